@@ -1,0 +1,47 @@
+"""The policy: an HF folder, or the embedded tiny policy that `libra warm-start` makes."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from libra_core.config.base import Section
+
+
+class TinyPolicyConfig(Section):
+    """Shape of the embedded policy (Qwen3, tied embeddings, about 1M parameters)."""
+
+    hidden_size: int = Field(128, ge=32)
+    num_layers: int = Field(4, ge=1)
+    num_heads: int = Field(4, ge=1)
+    num_kv_heads: int = Field(2, ge=1)
+    ffn_size: int = Field(384, ge=32)
+    vocab_size: int = Field(1024, ge=512)
+    max_positions: int = Field(512, ge=128)
+
+
+class WarmStartConfig(Section):
+    """Supervised start of the tiny policy: learn the skill on invented worlds, then lower its base rate."""
+
+    seed: int = 0
+    clean_steps: int = Field(600, ge=1)
+    """Steps on correct demonstrations."""
+    mixed_steps: int = Field(40, ge=0)
+    """Steps on demonstrations of mixed quality, which set the base success rate."""
+    batch_size: int = Field(32, ge=1)
+    learning_rate: float = Field(3e-3, gt=0)
+    good_share: float = Field(0.32, ge=0, le=1)
+    """Share of correct demonstrations in the mixed steps."""
+    guess_share: float = Field(0.9, ge=0, le=1)
+    """Of the incorrect ones, the share that answer without searching."""
+    base_success_low: float = Field(0.05, ge=0, le=1)
+    base_success_high: float = Field(0.35, ge=0, le=1)
+
+
+class ModelConfig(Section):
+    """Which model is trained."""
+
+    path: str | None = None
+    """HF folder (config.json, safetensors, tokenizer). Unset: the embedded tiny policy, warm-started and cached."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    tiny: TinyPolicyConfig = TinyPolicyConfig()
+    warm_start: WarmStartConfig = WarmStartConfig()

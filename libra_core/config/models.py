@@ -1,0 +1,58 @@
+"""The whole configuration of a run."""
+
+from pydantic import Field, model_validator
+
+from libra_core.config.base import Section
+from libra_core.config.model import ModelConfig
+from libra_core.config.rollout import RolloutConfig
+from libra_core.config.runtime import BackendConfig, OrchestrationConfig, RunConfig, TrackingConfig
+from libra_core.config.training import PublicationConfig, TrainingConfig
+from libra_core.config.workload import WorkloadConfig
+
+
+class LibraConfig(Section):
+    """One training run."""
+
+    seed: int = Field(0, ge=0)
+    run: RunConfig = RunConfig()
+    backend: BackendConfig = BackendConfig()
+    model: ModelConfig = ModelConfig()
+    workload: WorkloadConfig = WorkloadConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    training: TrainingConfig = TrainingConfig()
+    publication: PublicationConfig = PublicationConfig()
+    orchestration: OrchestrationConfig = OrchestrationConfig()
+    tracking: TrackingConfig = TrackingConfig()
+
+    @model_validator(mode="after")
+    def _batch_divides_over_ranks(self) -> "LibraConfig":
+        sequences = self.rollout.groups_per_step * self.rollout.group_size
+        if sequences % self.training.layout.dp:
+            raise ValueError(
+                f"a step has {sequences} trajectories (rollout.groups_per_step x rollout.group_size), which "
+                f"training.layout.dp = {self.training.layout.dp} does not divide; change one of the three"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _tiny_policy_divides(self) -> "LibraConfig":
+        if self.model.path is not None:
+            return self
+        tiny = self.model.tiny
+        degrees = {self.training.layout.tp, *(group.tp for group in self.rollout.engines)}
+        for tp in sorted(degrees):
+            if tiny.num_heads % tp or tiny.num_kv_heads % tp:
+                raise ValueError(
+                    f"tp {tp} does not divide the {tiny.num_heads} heads and {tiny.num_kv_heads} key-value heads of model.tiny; "
+                    "choose a tp that divides both"
+                )
+        if tiny.num_layers % self.training.layout.pp:
+            raise ValueError(
+                f"training.layout.pp = {self.training.layout.pp} does not divide the {tiny.num_layers} layers of model.tiny"
+            )
+        if self.rollout.max_context_tokens > tiny.max_positions:
+            raise ValueError(
+                f"rollout.max_context_tokens ({self.rollout.max_context_tokens}) is above model.tiny.max_positions "
+                f"({tiny.max_positions}); lower the first or raise the second"
+            )
+        return self

@@ -1,0 +1,64 @@
+"""Rollout: the fleet, how trajectories are sampled, and how far they may lag behind the trainer."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from libra_core.config.base import Section
+
+
+class EngineGroupConfig(Section):
+    """Engines of one tensor-parallel degree."""
+
+    tp: int = Field(1, ge=1)
+    count: int = Field(1, ge=1)
+
+
+class RolloutConfig(Section):
+    """Trajectory generation."""
+
+    engines: tuple[EngineGroupConfig, ...] = (EngineGroupConfig(),)
+    """The fleet, for example `[{tp: 1, count: 2}]`."""
+    staleness: int = Field(1, ge=0)
+    """η: a group started at version v trains at version v+η at the latest. 0 is synchronous."""
+    groups_per_step: int = Field(16, ge=1)
+    """Prompts per optimizer step."""
+    group_size: int = Field(8, ge=2)
+    """Samples per prompt."""
+    temperature: float = Field(1.0, gt=0)
+    max_turns: int = Field(3, ge=1)
+    max_new_tokens: int = Field(64, ge=1)
+    """Generated tokens per trajectory, over all turns."""
+    max_context_tokens: int = Field(384, ge=16)
+    """Prompt, generated and tool tokens together."""
+    max_num_seqs: int = Field(128, ge=1)
+    """Largest decode batch of one engine."""
+    kv_cache_mib: int = Field(256, ge=16)
+    """KV cache per GPU (CPU backend: per engine process)."""
+    gpu_memory_utilization: float = Field(0.85, gt=0, le=1)
+    """GPU backend only; replaces `kv_cache_mib`."""
+    block_size: int = Field(32, ge=16)
+    """KV block in tokens, the granularity of the prefix cache; a multiple of 32 on CPU."""
+    enforce_eager: bool = True
+    turn_deadline_s: float = Field(120.0, gt=0)
+    """An engine that returns no turn within this time counts as lost."""
+    tool_deadline_s: float = Field(20.0, gt=0)
+    batch_deadline_s: float = Field(600.0, gt=0)
+    """How long a step waits for its batch before it fails with a report of who is late."""
+    engine_start_deadline_s: float = Field(300.0, gt=0)
+    on_failed_group: Literal["retry", "partial", "drop"] = "retry"
+    """What becomes of a group one of whose samples failed for want of infrastructure."""
+    max_group_retries: int = Field(2, ge=0)
+
+    @model_validator(mode="after")
+    def _lengths_fit(self) -> "RolloutConfig":
+        if self.max_new_tokens >= self.max_context_tokens:
+            raise ValueError(
+                f"rollout.max_new_tokens ({self.max_new_tokens}) must be below rollout.max_context_tokens "
+                f"({self.max_context_tokens}): the prompt needs room too; raise the context or lower the new tokens"
+            )
+        return self
+
+    @property
+    def num_engines(self) -> int:
+        return sum(group.count for group in self.engines)

@@ -1,0 +1,51 @@
+"""Where and how the run executes: backend, Ray, Prefect, MLflow."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from libra_core.config.base import Section
+
+
+class BackendConfig(Section):
+    """Device and cluster."""
+
+    kind: Literal["cpu", "gpu"] = "cpu"
+    ray_address: str = "local"
+    """`local` starts a private Ray on this machine; otherwise the address of a running cluster."""
+    threads_per_process: int = Field(1, ge=1)
+    """OMP_NUM_THREADS of every engine and trainer process."""
+    min_free_memory_gib: float = Field(6.0, ge=0)
+    """A start with less free memory is refused (CPU backend)."""
+
+
+class OrchestrationConfig(Section):
+    """Prefect."""
+
+    iteration_as: Literal["subflow", "inline"] = "subflow"
+    """`inline` runs an iteration's tasks in the parent flow: for steps of a second or less."""
+    server_outage_s: float = Field(300.0, ge=0)
+    """How long an iteration waits for an unreachable Prefect server before the run fails."""
+
+
+class TrackingConfig(Section):
+    """MLflow and the run folder."""
+
+    mlflow_uri: str | None = None
+    """Unset: `sqlite:///<run root>/mlflow.db`. `off` writes only the run folder."""
+    experiment: str = "libra"
+    baseline: str = "libra"
+    """Tag that comparisons group by."""
+    sample_trajectories: int = Field(4, ge=0)
+    """Trajectories logged as text every `sample_every_steps`."""
+    sample_every_steps: int = Field(10, ge=1)
+
+
+class RunConfig(Section):
+    """Where results go."""
+
+    name: str = "run"
+    root: str = "runs"
+    """Run folders are made under it, and the warm-start cache and databases live beside them."""
+    resume: str | None = None
+    """Run folder to continue from its newest checkpoint."""

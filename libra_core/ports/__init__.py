@@ -1,0 +1,1 @@
+"""Protocols that real and simulated backends implement."""

@@ -1,0 +1,48 @@
+"""What runs now. Config is what was asked for; a plan is replaced, never edited."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainLayout:
+    """Parallelism of the core training world; `tp·pp·dp` devices."""
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+
+    @property
+    def num_gpus(self) -> int:
+        return self.tp * self.pp * self.dp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutLayout:
+    """Engines by tensor-parallel degree, as `((tp, number of engines), …)`."""
+
+    engines: tuple[tuple[int, int], ...]
+
+    @property
+    def num_engines(self) -> int:
+        return sum(count for _, count in self.engines)
+
+    @property
+    def num_gpus(self) -> int:
+        return sum(tp * count for tp, count in self.engines)
+
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        """One tensor-parallel degree per engine, in the order of engine numbers."""
+        return tuple(tp for tp, count in self.engines for _ in range(count))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The active division of the GPUs."""
+
+    train: TrainLayout
+    rollout: RolloutLayout
+
+    @property
+    def num_gpus(self) -> int:
+        return self.train.num_gpus + self.rollout.num_gpus

@@ -1,0 +1,148 @@
+"""Small facts that tasks return: counts, seconds, means. Never token data."""
+
+from dataclasses import dataclass, field
+
+from libra_core.types.ids import BatchId, EngineId, PolicyVersion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """One look at an engine, from vLLM's own stat logger; no engine round trip."""
+
+    engine_id: EngineId
+    running: int
+    waiting: int
+    kv_usage: float
+    """Share of the KV cache in use, 0..1."""
+    policy_version: PolicyVersion
+    generated_tokens: int
+    """Since start."""
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    preemptions: int
+    busy_s: float
+    """Seconds since start during which at least one request was unfinished."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutReport:
+    """One batch taken from the store."""
+
+    step: int
+    batch_id: BatchId
+    policy_version: PolicyVersion
+    """Version of the trainer's weights that this batch updates."""
+    trajectories: int
+    groups: int
+    prompt_tokens: int
+    generated_tokens: int
+    tool_tokens: int
+    mean_turns: float
+    truncated: int
+    """Trajectories that ended by length instead of by the stop token."""
+    tool_calls: int
+    tool_errors: int
+    staleness_mean: float
+    """Versions between the oldest sampled token and the update, averaged over trajectories."""
+    staleness_max: int
+    waited_s: float
+    """How long the step waited for the batch."""
+    generation_s: float
+    """From the first request of the batch to its last token (T_rollout of this batch, tools included)."""
+    groups_retried: int = 0
+    groups_partial: int = 0
+    groups_dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardReport:
+    """Scores of one batch."""
+
+    batch_id: BatchId
+    mean: float
+    std: float
+    groups_with_signal: float
+    """Share of groups whose samples do not all have the same reward."""
+    failed: int
+    by_kind: dict[str, float] = field(default_factory=dict)
+    """Mean reward per prompt kind."""
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateReport:
+    """One optimizer step."""
+
+    step: int
+    policy_version: PolicyVersion
+    """After the step."""
+    loss: float
+    grad_norm: float
+    entropy: float
+    kl: float
+    """Mean of k3 between sampler and trainer (log-prob mismatch, not a penalty)."""
+    clip_fraction: float
+    importance_mean: float
+    importance_max: float
+    learning_rate: float
+    tokens: int
+    """Tokens that entered the forward pass, over all data-parallel ranks."""
+    loss_tokens: int
+    micro_batches: int
+    logprob_s: float
+    forward_backward_s: float
+    optimizer_s: float
+    duration_s: float
+    started_s: float
+    """Unix time."""
+    skipped: bool = False
+    """True when the batch held no learning signal, so that the weights did not change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePublication:
+    """One engine's part of a weight publication."""
+
+    engine_id: EngineId
+    pause_s: float
+    load_s: float
+    resume_s: float
+
+    @property
+    def paused_s(self) -> float:
+        """How long the engine generated nothing."""
+        return self.pause_s + self.load_s + self.resume_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicationReport:
+    """New weights on every engine."""
+
+    policy_version: PolicyVersion
+    transfer_s: float
+    """Export from the trainer into the medium the engines read."""
+    total_s: float
+    bytes: int
+    engines: tuple[EnginePublication, ...]
+    canary_max_error: float
+    """Largest absolute log-prob difference between engine and trainer on the canary prompt; nan when switched off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationReport:
+    """One GRPO iteration, as it is logged."""
+
+    step: int
+    rollout: RolloutReport
+    reward: RewardReport
+    update: UpdateReport
+    publication: PublicationReport
+    t_iter_s: float
+    t_rollout_s: float
+    """Seconds of this iteration during which the fleet had unfinished requests."""
+    t_train_s: float
+    """Seconds of this iteration during which the trainer worked (update and export)."""
+    overlap_fraction: float
+    """Share of T_train during which the fleet worked too, 0..1."""
+    tokens_per_s: float
+    """Generated tokens of the batch per second of T_iter."""
