@@ -45,6 +45,59 @@ def data_folder() -> Path:
     return Path(os.environ.get("LIBRA_DATA", "../shared/data"))
 
 
+_FEW_TRANSACTIONS = {
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "100",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
+    "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "200",
+    "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_READ_BATCH_SIZE": "100",
+}
+"""Prefect's server records each task event in a transaction of its own. On sqlite that burst collides with the start of the
+next subflow: the server answers 503 and the client sleeps two seconds, in nearly every iteration."""
+
+
+def process_environment(root: Path, *, quiet: bool = False) -> None:
+    """Settle where Prefect, MLflow and Ray keep their state and what they may send; values already set win.
+
+    Call it before any of them is imported. `quiet` leaves Prefect's console to warnings (its server still gets every line).
+    """
+    defaults = {
+        "PREFECT_HOME": str((root / "prefect").resolve()),
+        "PREFECT_SERVER_MEMO_STORE_PATH": str((root / "prefect" / "memo_store.toml").resolve()),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+        **_FEW_TRANSACTIONS,
+        "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
+        "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+        "DO_NOT_TRACK": "1",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_LOGGING_LEVEL": "WARNING",
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+        "GIT_PYTHON_REFRESH": "quiet",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DEDUP_LOGS": "0",
+    }
+    if quiet:
+        defaults["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "WARNING"
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+    Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
+
+
+def server_environment(host: str, port: int) -> None:
+    """Let a Prefect server that this process starts, and its pages, agree on their address."""
+    address = f"http://{host}:{port}/api"
+    settings = {
+        "PREFECT_API_URL": address,
+        "PREFECT_SERVER_API_HOST": host,
+        "PREFECT_SERVER_API_PORT": str(port),
+        "PREFECT_SERVER_UI_API_URL": address,
+    }
+    os.environ.update(settings)
+
+
 def _read_chain(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     resolved = path.resolve()
     if resolved in seen:
@@ -114,11 +167,13 @@ def _sentence(detail: Mapping[str, Any]) -> str:
 
 
 def _nearest(location: Sequence[str]) -> str:
-    """The closest valid name: first among the section's own keys, then anywhere."""
+    """The closest valid name: the same key in another section, else a like one in this section, else a like one anywhere."""
     *parents, leaf = location
     prefix = ".".join(parents)
     names = {key: path for path in _all_keys(LibraConfig) for key in [path.rpartition(".")[2]]}
     siblings = [path.rpartition(".")[2] for path in _all_keys(LibraConfig) if path.rpartition(".")[0] == prefix]
+    if leaf in names:
+        return f"; did you mean {names[leaf]}?"
     near = difflib.get_close_matches(leaf, siblings, n=1, cutoff=0.5)
     if near:
         return f"; did you mean {'.'.join([*parents, near[0]])}?"

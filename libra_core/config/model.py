@@ -10,31 +10,40 @@ from libra_core.config.base import Section
 class TinyPolicyConfig(Section):
     """Shape of the embedded policy (Qwen3, tied embeddings, about 1M parameters)."""
 
-    hidden_size: int = Field(128, ge=32)
-    num_layers: int = Field(4, ge=1)
-    num_heads: int = Field(4, ge=1)
-    num_kv_heads: int = Field(2, ge=1)
-    ffn_size: int = Field(384, ge=32)
-    vocab_size: int = Field(1024, ge=512)
-    max_positions: int = Field(512, ge=128)
+    hidden_size: int = Field(default=128, ge=32)
+    num_layers: int = Field(default=4, ge=1)
+    num_heads: int = Field(default=4, ge=1)
+    num_kv_heads: int = Field(default=2, ge=1)
+    ffn_size: int = Field(default=384, ge=32)
+    vocab_size: int = Field(default=1024, ge=512)
+    max_positions: int = Field(default=512, ge=128)
 
 
 class WarmStartConfig(Section):
     """Supervised start of the tiny policy: learn the skill on invented worlds, then lower its base rate."""
 
     seed: int = 0
-    clean_steps: int = Field(600, ge=1)
+    clean_steps: int = Field(default=800, ge=1)
     """Steps on correct demonstrations."""
-    mixed_steps: int = Field(40, ge=0)
+    mixed_steps: int = Field(default=40, ge=0)
     """Steps on demonstrations of mixed quality, which set the base success rate."""
-    batch_size: int = Field(32, ge=1)
-    learning_rate: float = Field(3e-3, gt=0)
-    good_share: float = Field(0.32, ge=0, le=1)
+    batch_size: int = Field(default=16, ge=1)
+    learning_rate: float = Field(default=4e-3, gt=0)
+    """Peak of Adam's, for embeddings and norms."""
+    matrix_learning_rate: float = Field(default=3e-2, gt=0)
+    """Peak of Muon's, for the matrices."""
+    coined_share: float = Field(default=0.1, ge=0, le=1)
+    """Share of names in the demonstrations that no atlas holds."""
+    good_share: float = Field(default=0.2, ge=0, le=1)
     """Share of correct demonstrations in the mixed steps."""
-    guess_share: float = Field(0.9, ge=0, le=1)
+    guess_share: float = Field(default=0.9, ge=0, le=1)
     """Of the incorrect ones, the share that answer without searching."""
-    base_success_low: float = Field(0.05, ge=0, le=1)
-    base_success_high: float = Field(0.35, ge=0, le=1)
+    base_success_low: float = Field(default=0.05, ge=0, le=1)
+    base_success_high: float = Field(default=0.35, ge=0, le=1)
+    measured_prompts: int = Field(default=192, ge=1)
+    """Questions per measurement of success, on trained and on held-out countries each."""
+    threads: int = Field(default=1, ge=1)
+    """OMP threads; a second one gains little on matrices this small."""
 
 
 class ModelConfig(Section):

@@ -13,7 +13,7 @@ from libra_core.config.workload import WorkloadConfig
 class LibraConfig(Section):
     """One training run."""
 
-    seed: int = Field(0, ge=0)
+    seed: int = Field(default=0, ge=0)
     run: RunConfig = RunConfig()
     backend: BackendConfig = BackendConfig()
     model: ModelConfig = ModelConfig()

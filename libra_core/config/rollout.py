@@ -10,8 +10,8 @@ from libra_core.config.base import Section
 class EngineGroupConfig(Section):
     """Engines of one tensor-parallel degree."""
 
-    tp: int = Field(1, ge=1)
-    count: int = Field(1, ge=1)
+    tp: int = Field(default=1, ge=1)
+    count: int = Field(default=1, ge=1)
 
 
 class RolloutConfig(Section):
@@ -19,36 +19,39 @@ class RolloutConfig(Section):
 
     engines: tuple[EngineGroupConfig, ...] = (EngineGroupConfig(),)
     """The fleet, for example `[{tp: 1, count: 2}]`."""
-    staleness: int = Field(1, ge=0)
+    staleness: int = Field(default=1, ge=0)
     """η: a group started at version v trains at version v+η at the latest. 0 is synchronous."""
-    groups_per_step: int = Field(16, ge=1)
+    groups_per_step: int = Field(default=16, ge=1)
     """Prompts per optimizer step."""
-    group_size: int = Field(8, ge=2)
+    group_size: int = Field(default=8, ge=2)
     """Samples per prompt."""
-    temperature: float = Field(1.0, gt=0)
-    max_turns: int = Field(3, ge=1)
-    max_new_tokens: int = Field(64, ge=1)
+    temperature: float = Field(default=1.0, gt=0)
+    max_turns: int = Field(default=3, ge=1)
+    max_new_tokens: int = Field(default=64, ge=1)
     """Generated tokens per trajectory, over all turns."""
-    max_context_tokens: int = Field(384, ge=16)
+    max_context_tokens: int = Field(default=384, ge=16)
     """Prompt, generated and tool tokens together."""
-    max_num_seqs: int = Field(128, ge=1)
+    max_num_seqs: int = Field(default=128, ge=1)
     """Largest decode batch of one engine."""
-    kv_cache_mib: int = Field(256, ge=16)
+    kv_cache_mib: int = Field(default=256, ge=16)
     """KV cache per GPU (CPU backend: per engine process)."""
-    gpu_memory_utilization: float = Field(0.85, gt=0, le=1)
+    gpu_memory_utilization: float = Field(default=0.85, gt=0, le=1)
     """GPU backend only; replaces `kv_cache_mib`."""
-    block_size: int = Field(32, ge=16)
+    block_size: int = Field(default=32, ge=16)
     """KV block in tokens, the granularity of the prefix cache; a multiple of 32 on CPU."""
     enforce_eager: bool = True
-    turn_deadline_s: float = Field(120.0, gt=0)
+    turn_deadline_s: float = Field(default=120.0, gt=0)
     """An engine that returns no turn within this time counts as lost."""
-    tool_deadline_s: float = Field(20.0, gt=0)
-    batch_deadline_s: float = Field(600.0, gt=0)
+    tool_deadline_s: float = Field(default=20.0, gt=0)
+    """A tool that gives no answer within this time is answered for with status `timeout`."""
+    score_deadline_s: float = Field(default=60.0, gt=0)
+    """A trajectory that is not scored within this time counts as failed, never as reward 0."""
+    batch_deadline_s: float = Field(default=600.0, gt=0)
     """How long a step waits for its batch before it fails with a report of who is late."""
-    engine_start_deadline_s: float = Field(300.0, gt=0)
+    engine_start_deadline_s: float = Field(default=300.0, gt=0)
     on_failed_group: Literal["retry", "partial", "drop"] = "retry"
     """What becomes of a group one of whose samples failed for want of infrastructure."""
-    max_group_retries: int = Field(2, ge=0)
+    max_group_retries: int = Field(default=2, ge=0)
 
     @model_validator(mode="after")
     def _lengths_fit(self) -> "RolloutConfig":

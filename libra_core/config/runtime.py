@@ -13,9 +13,9 @@ class BackendConfig(Section):
     kind: Literal["cpu", "gpu"] = "cpu"
     ray_address: str = "local"
     """`local` starts a private Ray on this machine; otherwise the address of a running cluster."""
-    threads_per_process: int = Field(1, ge=1)
+    threads_per_process: int = Field(default=1, ge=1)
     """OMP_NUM_THREADS of every engine and trainer process."""
-    min_free_memory_gib: float = Field(6.0, ge=0)
+    min_free_memory_gib: float = Field(default=6.0, ge=0)
     """A start with less free memory is refused (CPU backend)."""
 
 
@@ -24,7 +24,7 @@ class OrchestrationConfig(Section):
 
     iteration_as: Literal["subflow", "inline"] = "subflow"
     """`inline` runs an iteration's tasks in the parent flow: for steps of a second or less."""
-    server_outage_s: float = Field(300.0, ge=0)
+    server_outage_s: float = Field(default=300.0, ge=0)
     """How long an iteration waits for an unreachable Prefect server before the run fails."""
 
 
@@ -36,9 +36,9 @@ class TrackingConfig(Section):
     experiment: str = "libra"
     baseline: str = "libra"
     """Tag that comparisons group by."""
-    sample_trajectories: int = Field(4, ge=0)
+    sample_trajectories: int = Field(default=4, ge=0)
     """Trajectories logged as text every `sample_every_steps`."""
-    sample_every_steps: int = Field(10, ge=1)
+    sample_every_steps: int = Field(default=10, ge=1)
 
 
 class RunConfig(Section):

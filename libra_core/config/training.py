@@ -10,9 +10,9 @@ from libra_core.config.base import Section
 class LayoutConfig(Section):
     """Megatron-Core parallelism of the core training world."""
 
-    tp: int = Field(1, ge=1)
-    pp: int = Field(1, ge=1)
-    dp: int = Field(1, ge=1)
+    tp: int = Field(default=1, ge=1)
+    pp: int = Field(default=1, ge=1)
+    dp: int = Field(default=1, ge=1)
     distributed_optimizer: bool = False
     sequence_parallel: bool = False
     recompute: bool = False
@@ -28,53 +28,56 @@ class LossConfig(Section):
 
     kind: Literal["token_mean", "sequence_mean", "dr_grpo", "gspo", "cispo"] = "token_mean"
     """`token_mean` divides by the loss tokens of the global batch (DAPO)."""
-    clip_low: float = Field(0.2, gt=0, lt=1)
-    clip_high: float = Field(0.28, gt=0)
+    clip_low: float = Field(default=0.2, gt=0, lt=1)
+    clip_high: float = Field(default=0.28, gt=0)
     """Upper clip of the importance ratio; larger than `clip_low` is clip-higher."""
     old_logprobs: Literal["sampler", "recompute"] = "sampler"
     """Where the ratio's denominator comes from: the engine, or a forward pass before the update."""
-    importance_cap: float | None = Field(2.0, gt=1)
+    importance_cap: float | None = Field(default=2.0, gt=1)
     """Truncated importance sampling between sampler and recomputed log-probs; unused with `sampler`."""
-    kl_coefficient: float = Field(0.0, ge=0)
+    kl_coefficient: float = Field(default=0.0, ge=0)
     """Weight of the KL to the reference model (the weights the run started from); 0 keeps no reference."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    entropy_coefficient: float = Field(0.0, ge=0)
+    entropy_coefficient: float = Field(default=0.0, ge=0)
     advantage: Literal["group_std", "group_mean"] = "group_std"
     """(r - mean)/std of the group, or r - mean (Dr.GRPO)."""
+    drop_without_signal: bool = True
+    """Leave groups whose samples all scored alike out of the batch and of its divisor (DAPO's filter); their policy gradient
+    is zero. Ignored while a KL or entropy term needs them."""
 
 
 class OptimizerConfig(Section):
     """Adam with linear warm-up."""
 
-    learning_rate: float = Field(4e-4, gt=0)
-    warmup_steps: int = Field(5, ge=0)
-    weight_decay: float = Field(0.0, ge=0)
-    beta1: float = Field(0.9, gt=0, lt=1)
-    beta2: float = Field(0.95, gt=0, lt=1)
-    clip_grad: float = Field(1.0, gt=0)
+    learning_rate: float = Field(default=4e-4, gt=0)
+    warmup_steps: int = Field(default=5, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    beta1: float = Field(default=0.9, gt=0, lt=1)
+    beta2: float = Field(default=0.95, gt=0, lt=1)
+    clip_grad: float = Field(default=1.0, gt=0)
 
 
 class CheckpointConfig(Section):
     """Sharded checkpoints in the run folder."""
 
-    every_steps: int = Field(10, ge=0)
+    every_steps: int = Field(default=10, ge=0)
     """0 writes none but the last."""
-    keep: int = Field(2, ge=1)
+    keep: int = Field(default=2, ge=1)
 
 
 class TrainingConfig(Section):
     """The trainer."""
 
-    steps: int = Field(40, ge=1)
+    steps: int = Field(default=40, ge=1)
     layout: LayoutConfig = LayoutConfig()
-    micro_batch_tokens: int = Field(4096, ge=16)
+    micro_batch_tokens: int = Field(default=4096, ge=16)
     """Token budget of one packed micro-batch; a longer sequence travels alone."""
     loss: LossConfig = LossConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
-    update_deadline_s: float = Field(600.0, gt=0)
-    start_deadline_s: float = Field(300.0, gt=0)
-    collective_timeout_s: float = Field(120.0, gt=0)
+    update_deadline_s: float = Field(default=600.0, gt=0)
+    start_deadline_s: float = Field(default=300.0, gt=0)
+    collective_timeout_s: float = Field(default=120.0, gt=0)
     """A rank that waits longer for another one gives up."""
 
     @model_validator(mode="after")
@@ -95,6 +98,6 @@ class PublicationConfig(Section):
     """Clear KV and prefix cache, so that running requests are recomputed under the new weights."""
     canary: bool = True
     """Score one prompt on every engine and on the trainer after each publication."""
-    canary_tolerance: float = Field(1e-3, gt=0)
+    canary_tolerance: float = Field(default=1e-3, gt=0)
     """Largest absolute log-prob difference allowed (float32; bfloat16 needs about 0.3)."""
-    deadline_s: float = Field(120.0, gt=0)
+    deadline_s: float = Field(default=120.0, gt=0)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from libra_core.types.trajectory import Prompt, ToolCall, ToolReturn, Trajectory
+from libra_core.types.trajectory import Prompt, ToolCall, ToolReturn, ToolStatus, Trajectory
 
 
 class Environment(Protocol):
@@ -19,6 +19,10 @@ class Environment(Protocol):
 
     def call_tool(self, prompt: Prompt, call: ToolCall) -> ToolReturn:
         """Run the tool; a malformed call is answered, not raised. Blocking: the caller sets the deadline."""
+        ...
+
+    def answer_failure(self, call: ToolCall, status: ToolStatus) -> ToolReturn:
+        """What the policy reads when the tool runner gave no answer, such as after a deadline."""
         ...
 
     def score(self, prompt: Prompt, trajectory: Trajectory) -> float:

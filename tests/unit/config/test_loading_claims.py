@@ -1,0 +1,106 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from libra_core.config import load_config, resolved_yaml
+from libra_core.config.reference import configuration_markdown
+from libra_core.errors import ConfigError
+
+ROOT = Path(__file__).parents[3]
+
+
+def _write(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_unknown_key_is_refused_with_its_nearest_name(tmp_path: Path) -> None:
+    path = _write(tmp_path, "a.yaml", "training:\n  stepz: 3\n")
+    with pytest.raises(ConfigError, match=r"unknown key training\.stepz; did you mean training\.steps\?"):
+        load_config(path)
+
+
+def test_key_in_the_wrong_section_is_found_elsewhere(tmp_path: Path) -> None:
+    path = _write(tmp_path, "a.yaml", "training:\n  staleness: 3\n")
+    with pytest.raises(ConfigError, match=r"did you mean rollout\.staleness\?"):
+        load_config(path)
+
+
+def test_extends_takes_the_other_file_first(tmp_path: Path) -> None:
+    _write(tmp_path, "base.yaml", "seed: 1\ntraining: {steps: 7, micro_batch_tokens: 64}\n")
+    config = load_config(_write(tmp_path, "a.yaml", "extends: base.yaml\ntraining: {steps: 9}\n"))
+    assert (config.seed, config.training.steps, config.training.micro_batch_tokens) == (1, 9, 64)
+
+
+def test_loop_in_extends_is_refused(tmp_path: Path) -> None:
+    _write(tmp_path, "b.yaml", "extends: a.yaml\n")
+    with pytest.raises(ConfigError, match="leads back to itself"):
+        load_config(_write(tmp_path, "a.yaml", "extends: b.yaml\n"))
+
+
+def test_set_overrides_a_nested_value(tmp_path: Path) -> None:
+    config = load_config(_write(tmp_path, "a.yaml", "seed: 1\n"), ["training.steps=3", "rollout.engines=[{tp: 2, count: 1}]"])
+    assert config.training.steps == 3
+    assert config.rollout.engines[0].tp == 2
+
+
+@pytest.mark.parametrize("override", ["training.steps", "=3", ""])
+def test_set_without_key_and_value_is_refused(tmp_path: Path, override: str) -> None:
+    with pytest.raises(ConfigError, match="--set needs key=value"):
+        load_config(_write(tmp_path, "a.yaml", ""), [override])
+
+
+@pytest.mark.parametrize(("text", "sentence"), [("a: [", "is not valid YAML"), ("- 1\n", "must hold a mapping")])
+def test_bad_yaml_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence) as raised:
+        load_config(_write(tmp_path, "a.yaml", text))
+    assert "\n" not in str(raised.value)
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no config file at .*none\.yaml"):
+        load_config(tmp_path / "none.yaml")
+
+
+def test_tp_that_does_not_divide_the_heads_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="tp 3 does not divide the 4 heads"):
+        load_config(_write(tmp_path, "a.yaml", ""), ["training.layout.tp=3"])
+
+
+def test_batch_that_does_not_divide_over_ranks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"training\.layout\.dp = 3 does not divide"):
+        load_config(_write(tmp_path, "a.yaml", ""), ["training.layout.dp=3", "rollout.groups_per_step=4", "rollout.group_size=2"])
+
+
+def test_bad_value_says_which_and_why(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"training\.steps = 0: input should be greater than or equal to 1"):
+        load_config(_write(tmp_path, "a.yaml", ""), ["training.steps=0"])
+
+
+def test_resolved_config_reads_back_the_same(tmp_path: Path) -> None:
+    config = load_config(_write(tmp_path, "a.yaml", "seed: 4\n"))
+    assert load_config(_write(tmp_path, "b.yaml", resolved_yaml(config))) == config
+
+
+def test_every_example_loads() -> None:
+    for path in sorted((ROOT / "configs").rglob("*.yaml")):
+        load_config(path)
+
+
+def test_configuration_page_is_up_to_date() -> None:
+    assert (ROOT / "docs" / "configuration.md").read_text() == configuration_markdown(), "run `make docs`"
+
+
+def test_import_is_light() -> None:
+    code = (
+        "import time; start = time.process_time(); import libra_core.config; import sys; "
+        "heavy = {'torch', 'ray', 'vllm', 'prefect', 'mlflow', 'megatron', 'pandas'} & set(sys.modules); "
+        "print(time.process_time() - start, *sorted(heavy))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    seconds, *heavy = done.stdout.split()
+    assert heavy == []
+    assert float(seconds) < 0.5
