@@ -1,0 +1,1 @@
+"""Group advantages, policy losses, KL estimators and packing: pure functions."""
