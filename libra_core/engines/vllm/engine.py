@@ -1,0 +1,263 @@
+"""One vLLM `AsyncLLM`: turns in, turns out, weights replaced in place.
+
+It leaves to others: which engine serves what, retries, and the deadline of a turn.
+"""
+
+import asyncio
+import os
+import pickle
+import time
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import psutil
+from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from libra_core.engines.vllm.arguments import engine_arguments, sampling_parameters, scoring_parameters
+from libra_core.engines.vllm.lifetime import end_processes, unlink_shared_memory
+from libra_core.engines.vllm.spec import EngineFacts, EngineSpec
+from libra_core.engines.vllm.stats import EngineCounters
+from libra_core.engines.vllm.turn import TurnBuffer
+from libra_core.engines.weight_source import WeightSource
+from libra_core.errors import CheckpointError, EngineLostError, LibraError
+from libra_core.types.ids import PolicyVersion
+from libra_core.types.reports import EnginePublication, EngineStats
+from libra_core.types.trajectory import GeneratedTurn, GenerationRequest
+
+_CONTROL_DEADLINE_S = 60.0
+_LOAD_DEADLINE_S = 600.0
+_SHUTDOWN_GRACE_S = 3.0
+_STOP_GRACE_S = 10.0
+_STAGING_LOOK_S = 0.005
+
+
+class VllmEngine:
+    """All state belongs to the event loop that called `start`; every method is called on it.
+
+    Requests run beside one another and beside `update_weights`, of which one runs at a time. An engine that failed is lost for
+    good: `_fault` says why, and every later call raises it as `EngineLostError`. Shut down last, after its requests.
+    """
+
+    def __init__(self, spec: EngineSpec) -> None:
+        self._spec = spec
+        self._engine: AsyncLLM | None = None
+        self._version = spec.initial_version
+        self._counters = EngineCounters()
+        self._turns: dict[str, TurnBuffer] = {}
+        self._processes: list[psutil.Process] = []
+        self._publication = asyncio.Lock()
+        self._fault: str | None = None
+        self._num_scores = 0
+
+    async def start(self) -> EngineFacts:
+        """Build the model and the KV cache. Blocks the event loop: nothing else can run before the engine is there."""
+        started_s = time.monotonic()
+        try:
+            self._engine = AsyncLLM.from_engine_args(engine_arguments(self._spec), stat_loggers=[self._counters])
+        except Exception as error:
+            raise EngineLostError(f"{self._spec.engine_id} did not start with {self._spec.model_path}: {error}") from error
+        async with self._expect("start", self._spec.start_deadline_s) as engine:
+            pairs = await engine.collective_rpc("libra_pids")
+            pids = sorted({pid for pair in pairs for pid in pair if pid != os.getpid()})
+            self._processes = [psutil.Process(pid) for pid in pids]
+            await engine.update_weight_version(str(self._version))
+        await self._warm_up()
+        for pid in pids:
+            unlink_shared_memory(pid)
+        cache = engine.vllm_config.cache_config
+        return EngineFacts(
+            kv_tokens=cache.num_gpu_blocks * cache.block_size, start_s=time.monotonic() - started_s, pids=tuple(pids)
+        )
+
+    async def generate(self, request: GenerationRequest) -> GeneratedTurn:
+        """Sample one turn. Waits while the engine is paused; a cancelled call aborts its request.
+
+        Raises:
+            ValueError: the request cannot fit the model's context, or its id is running already.
+            EngineLostError: the engine died or is out of service.
+        """
+        engine = self._alive()
+        self._require_fit(engine, request.token_ids, request.max_new_tokens)
+        if request.request_id in self._turns:
+            raise ValueError(f"{self._spec.engine_id}: request {request.request_id} is running already")
+        turn = self._turns[request.request_id] = TurnBuffer()
+        self._counters.request_started()
+        prompt: Any = {"prompt_token_ids": list(request.token_ids), "cache_salt": str(self._version)}
+        stream = engine.generate(prompt, sampling_parameters(request), request.request_id, priority=request.priority)
+        try:
+            async for output in stream:
+                turn.add(output, self._version)
+                if turn.abort_requested and not output.finished:
+                    await engine.abort(request.request_id)
+        except EngineDeadError as error:
+            raise self._lose("its engine process died") from error
+        finally:
+            del self._turns[request.request_id]
+            self._counters.request_finished()
+        return turn.finished()
+
+    async def partial(self, request_id: str) -> GeneratedTurn | None:
+        """What a running request has sampled so far, as if it were aborted now; None when it is not running."""
+        turn = self._turns.get(request_id)
+        return None if turn is None else turn.so_far()
+
+    async def abort(self, request_ids: Sequence[str]) -> None:
+        """End requests; their `generate` returns every token sampled so far. Ids that are not running are ignored."""
+        running = [request_id for request_id in request_ids if request_id in self._turns]
+        for request_id in running:
+            self._turns[request_id].abort_requested = True
+        async with self._expect("abort requests", _CONTROL_DEADLINE_S) as engine:
+            await engine.abort(running)
+
+    async def abort_all(self) -> None:
+        await self.abort(tuple(self._turns))
+
+    async def stats(self) -> EngineStats:
+        """From vLLM's stat logger, without a round trip to the engine process."""
+        return self._counters.snapshot(self._spec.engine_id, self._version)
+
+    async def score(self, token_ids: Sequence[int]) -> tuple[float, ...]:
+        """Log-probability of each token given those before it, at temperature 1, computed afresh. `[L]`; position 0 is 0."""
+        self._require_fit(self._alive(), token_ids, 1)
+        self._num_scores += 1
+        prompt: Any = {"prompt_token_ids": list(token_ids)}
+        async with self._expect("score a prompt", _CONTROL_DEADLINE_S) as engine:
+            stream = engine.generate(prompt, scoring_parameters(), f"score-{self._num_scores}", priority=-1)
+            *_, final = [output async for output in stream]
+        rows = zip(token_ids, final.prompt_logprobs, strict=True)
+        return tuple(0.0 if row is None else row[token].logprob for token, row in rows)
+
+    async def open_transport(
+        self, kind: Literal["file", "broadcast"], host: str, port: int, rank_offset: int, world_size: int
+    ) -> None:
+        """Prepare for `update_weights`, once. A broadcast waits for all ranks of its group, the trainer's included."""
+        info = {"kind": kind, "host": host, "port": port, "rank_offset": rank_offset, "world_size": world_size}
+        timeout_s = _CONTROL_DEADLINE_S
+        async with self._expect(f"join the {kind} transport at {host}:{port}", 2 * timeout_s) as engine:
+            await engine.init_weight_transfer_engine(WeightTransferInitRequest(init_info=info | {"timeout_s": timeout_s}))
+
+    async def update_weights(
+        self, source: WeightSource, version: PolicyVersion, *, in_flight: Literal["keep", "abort"], recompute_kv: bool
+    ) -> EnginePublication:
+        """Replace the weights: stage while generating, then pause, load and resume.
+
+        New requests never see KV of an older version: the prefix cache is keyed by version. `recompute_kv` also recomputes the
+        context of running requests; without it they continue on their old KV.
+
+        Raises:
+            CheckpointError: the weights could not be staged; the engine goes on with the old ones.
+            EngineLostError: anything later; the engine stays paused for good and its requests return what they have.
+        """
+        async with self._publication:
+            await self._stage(source, version)
+            try:
+                pause_s = await _seconds(self._pause(in_flight, recompute_kv))
+                load_s = await _seconds(self._load(version))
+                resume_s = await _seconds(self._resume())
+            except BaseException:
+                await self._retire(f"it stays paused: loading version {version} was cut short")
+                raise
+        return EnginePublication(engine_id=self._spec.engine_id, pause_s=pause_s, load_s=load_s, resume_s=resume_s)
+
+    async def stop(self) -> None:
+        """End the engine and its processes within a bounded time; safe to call twice or after a failure."""
+        engine, self._engine = self._engine, None
+        if engine is None:
+            return
+        self._fault = self._fault or "it was stopped"
+        engine.shutdown(timeout=_SHUTDOWN_GRACE_S)
+        await asyncio.to_thread(end_processes, self._processes, grace_s=_STOP_GRACE_S)
+
+    async def _warm_up(self) -> None:
+        """vLLM imports and compiles much of its request path on first use, for seconds; no trajectory should wait for it."""
+        request = GenerationRequest(request_id="warm-up", token_ids=(0, 0), max_new_tokens=2, temperature=1.0, stop_token_ids=())
+        async with self._expect("answer a first request", self._spec.start_deadline_s):
+            await self.generate(request)
+        self._counters.restart()
+
+    async def _stage(self, source: WeightSource, version: PolicyVersion) -> None:
+        async with self._expect(f"stage version {version}", _LOAD_DEADLINE_S) as engine:
+            await engine.collective_rpc("libra_start_staging", args=(pickle.dumps(source), version))
+            while True:
+                states = await engine.collective_rpc("libra_staging_state")
+                if all(done for done, _ in states):
+                    break
+                await asyncio.sleep(_STAGING_LOOK_S)
+        failures = [failure for _, failure in states if failure]
+        if failures:
+            raise CheckpointError(
+                f"{self._spec.engine_id} keeps version {self._version}: version {version} could not be staged from "
+                f"{type(source).__name__}: {failures[0]}"
+            )
+
+    async def _pause(self, in_flight: Literal["keep", "abort"], recompute_kv: bool) -> None:
+        async with self._expect("pause", _CONTROL_DEADLINE_S) as engine:
+            await engine.pause_generation(mode=in_flight, clear_cache=recompute_kv)
+
+    async def _load(self, version: PolicyVersion) -> None:
+        async with self._expect(f"load version {version}; it stays paused", _LOAD_DEADLINE_S) as engine:
+            await engine.start_weight_update()
+            await engine.update_weights(WeightTransferUpdateRequest(update_info={"version": version}))
+            await engine.finish_weight_update(str(version))
+        self._version = version
+
+    async def _resume(self) -> None:
+        async with self._expect("resume", _CONTROL_DEADLINE_S) as engine:
+            await engine.resume_generation()
+
+    async def _retire(self, reason: str) -> None:
+        """Serve no more; requests that are running return with what they have."""
+        self._fault = self._fault or reason
+        if self._engine is not None and not self._engine.errored:
+            await self._engine.abort(tuple(self._turns))
+
+    def _alive(self) -> AsyncLLM:
+        if self._fault is not None:
+            raise EngineLostError(f"{self._spec.engine_id} is out of service: {self._fault}")
+        if self._engine is None:
+            raise EngineLostError(f"{self._spec.engine_id} has not been started")
+        return self._engine
+
+    def _lose(self, reason: str) -> EngineLostError:
+        self._fault = self._fault or reason
+        return EngineLostError(f"{self._spec.engine_id} is lost: {reason}")
+
+    def _require_fit(self, engine: AsyncLLM, token_ids: Sequence[int], new_tokens: int) -> None:
+        """vLLM checks lengths late and ids not at all: an id beyond the vocabulary would kill the engine process."""
+        length, bound = len(token_ids) + new_tokens, self._spec.max_model_len
+        if not token_ids or length > bound:
+            raise ValueError(
+                f"{self._spec.engine_id}: a prompt of {len(token_ids)} and {new_tokens} more tokens do not fit into 1..{bound} "
+                "tokens; shorten the prompt or raise rollout.max_context_tokens"
+            )
+        vocabulary = engine.model_config.get_vocab_size()
+        if not 0 <= min(token_ids) <= max(token_ids) < vocabulary:
+            raise ValueError(
+                f"{self._spec.engine_id}: token ids {min(token_ids)}..{max(token_ids)} are outside the model's vocabulary "
+                f"0..{vocabulary - 1}; tokenizer and model do not belong together"
+            )
+
+    @asynccontextmanager
+    async def _expect(self, what: str, deadline_s: float) -> AsyncIterator[AsyncLLM]:
+        """An exchange with the engine process: past the deadline, or on any error of vLLM, the engine is lost."""
+        engine = self._alive()
+        try:
+            async with asyncio.timeout(deadline_s):
+                yield engine
+        except LibraError:
+            raise
+        except TimeoutError as error:
+            raise self._lose(f"it did not {what} within {deadline_s:.0f} s") from error
+        except EngineDeadError as error:
+            raise self._lose(f"its engine process died when asked to {what}") from error
+        except Exception as error:
+            raise self._lose(f"it failed to {what}: {error}") from error
+
+
+async def _seconds(work: Awaitable[None]) -> float:
+    started_s = time.monotonic()
+    await work
+    return time.monotonic() - started_s

@@ -1,0 +1,72 @@
+"""Counters of one engine, fed by vLLM's stat logger once per scheduler step. Imports no vllm: its objects are read by name."""
+
+import time
+from typing import Any
+
+from libra_core.types.ids import EngineId, PolicyVersion
+from libra_core.types.reports import EngineStats
+
+
+class EngineCounters:
+    """vLLM calls it as a stat logger factory and then as the logger itself. Lives on the engine's event loop alone."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Count from zero; no request may be running."""
+        self._running = 0
+        self._waiting = 0
+        self._kv_usage = 0.0
+        self._generated_tokens = 0
+        self._prompt_tokens = 0
+        self._cached_prompt_tokens = 0
+        self._preemptions = 0
+        self._unfinished = 0
+        self._busy_s = 0.0
+        self._busy_since_s = 0.0
+
+    def __call__(self, _vllm_config: Any, _engine_index: int = 0) -> "EngineCounters":
+        return self
+
+    def record(self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0) -> None:
+        if scheduler_stats is not None:
+            self._running = scheduler_stats.num_running_reqs
+            self._waiting = scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs
+            self._kv_usage = scheduler_stats.kv_cache_usage
+        if iteration_stats is not None:
+            self._generated_tokens += iteration_stats.num_generation_tokens
+            self._prompt_tokens += iteration_stats.prompt_token_stats.total
+            self._cached_prompt_tokens += iteration_stats.prompt_token_stats.cached_tokens
+            self._preemptions += iteration_stats.num_preempted_reqs
+
+    def log_engine_initialized(self) -> None: ...
+
+    def log(self) -> None: ...
+
+    def record_sleep_state(self, is_awake: int, level: int) -> None: ...
+
+    def request_started(self) -> None:
+        if self._unfinished == 0:
+            self._busy_since_s = time.monotonic()
+        self._unfinished += 1
+
+    def request_finished(self) -> None:
+        self._unfinished -= 1
+        if self._unfinished == 0:
+            self._busy_s += time.monotonic() - self._busy_since_s
+
+    def snapshot(self, engine_id: EngineId, version: PolicyVersion) -> EngineStats:
+        busy_now_s = time.monotonic() - self._busy_since_s if self._unfinished else 0.0
+        return EngineStats(
+            engine_id=engine_id,
+            running=self._running,
+            waiting=self._waiting,
+            kv_usage=self._kv_usage,
+            policy_version=version,
+            generated_tokens=self._generated_tokens,
+            prompt_tokens=self._prompt_tokens,
+            cached_prompt_tokens=self._cached_prompt_tokens,
+            preemptions=self._preemptions,
+            busy_s=self._busy_s + busy_now_s,
+        )
