@@ -1,0 +1,62 @@
+"""The one place that chooses a backend: from a configuration to a running session and its clients."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from libra_core.config import LibraConfig
+from libra_core.engines.model_folder import check_model_folder
+from libra_core.errors import ResourceError
+from libra_core.types.session import SessionRef
+
+if TYPE_CHECKING:
+    from libra_core.runtime.session import Connection, Session
+
+Report = Callable[[str, float], None]
+
+_sessions: dict[str, "Session"] = {}
+"""Sessions that this process owns, by run id."""
+
+
+def open_session(config: LibraConfig, run_dir: Path, report: Report) -> SessionRef:
+    """Make sure of the policy, then start Ray and all actors.
+
+    Raises:
+        LibraError: one sentence; nothing that was started is left behind.
+    """
+    from libra_core.runtime.session import require_memory, start_session
+
+    require_memory(config)
+    folder = prepare_policy(config, report)
+    check_model_folder(folder, layout=config.training.layout, engine_degrees=tuple(group.tp for group in config.rollout.engines))
+    session = start_session(config, folder, run_dir, report)
+    _sessions[session.ref.run_id] = session
+    return session.ref
+
+
+def prepare_policy(config: LibraConfig, report: Report) -> Path:
+    """The configured HF folder, or the warm-started tiny policy from the cache."""
+    if config.model.path is not None:
+        return Path(config.model.path)
+    from libra_core.engines.warm_start import ensure_policy
+
+    return ensure_policy(config, report).folder
+
+
+def connect(session: SessionRef) -> "Connection":
+    """Clients of a session that this process opened."""
+    owned = _sessions.get(session.run_id)
+    if owned is None or owned.connection is None:
+        raise ResourceError(f"session {session.run_id} is not open in this process; a run's tasks run in the process of its flow")
+    return owned.connection
+
+
+def close_session(session: SessionRef) -> None:
+    """End every actor of the session and remove what it left on this host; safe to repeat, and from another process."""
+    from libra_core.runtime.session import remove_leftovers
+
+    owned = _sessions.pop(session.run_id, None)
+    if owned is not None:
+        owned.close()
+    else:
+        remove_leftovers(session)

@@ -1,0 +1,1 @@
+"""Which engine holds a trajectory. Pure state machines behind the `RoutingPolicy` port."""

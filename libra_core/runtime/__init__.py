@@ -1,0 +1,1 @@
+"""Ray: session, actors, clients, placement. The only room that imports ray."""

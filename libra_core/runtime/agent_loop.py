@@ -1,0 +1,205 @@
+"""One multi-turn trajectory: generate, call the tool, append, repeat. Token-exact and engine-loss-proof."""
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from libra_core.config.rollout import RolloutConfig
+from libra_core.errors import EngineLostError
+from libra_core.ports.environment import Environment
+from libra_core.ports.routing import TurnContext
+from libra_core.runtime.fleet import EngineMember
+from libra_core.types.ids import EngineId, GroupId, TrajectoryId
+from libra_core.types.trajectory import (
+    Failure,
+    FailureKind,
+    FinishReason,
+    GeneratedTurn,
+    GenerationRequest,
+    Prompt,
+    ToolCall,
+    ToolReturn,
+    ToolStatus,
+    Trajectory,
+    VersionSegment,
+)
+
+logger = logging.getLogger(__name__)
+
+_MAX_ENGINE_LOSSES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentTools:
+    """What an agent loop needs from its surroundings."""
+
+    environment: Environment
+    bind: Callable[[TurnContext], Awaitable[EngineMember]]
+    generate: Callable[[EngineMember, GenerationRequest], Awaitable[GeneratedTurn]]
+    tool_threads: ThreadPoolExecutor
+    record: Callable[[str, str, float, float], None]
+    """Timeline: name, lane, start, end in unix seconds."""
+
+
+@dataclass(slots=True, kw_only=True)
+class AgentLoop:
+    """State of one running trajectory. One coroutine owns it.
+
+    Consumes: turns from engines, tool returns. Waits for: an engine (bounded by the fleet), a turn (turn deadline), a tool
+    (tool deadline). Unblocked by: the engine's answer, an engine loss (the turn is sent again elsewhere), an abort for a
+    publication (the turn goes on from its partial tokens).
+    """
+
+    trajectory_id: TrajectoryId
+    group_id: GroupId
+    sample_index: int
+    prompt: Prompt
+    config: RolloutConfig
+    tools: AgentTools
+    token_ids: list[int] = field(default_factory=list)
+    loss_mask: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[VersionSegment] = field(default_factory=list)
+    tool_returns: list[ToolReturn] = field(default_factory=list)
+    engines: list[EngineId] = field(default_factory=list)
+    turns: int = 0
+    generated: int = 0
+    losses: int = 0
+    current: EngineId | None = None
+    _requests: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    async def run(self) -> Trajectory:
+        started_s = time.time()
+        self._append(self.prompt.token_ids, sampled=False)
+        failure: Failure | None = None
+        finish = FinishReason.LENGTH
+        try:
+            finish = await self._turns()
+        except EngineLostError as error:
+            failure = Failure(kind=FailureKind.ENGINE, message=str(error))
+        except Exception as error:  # a tool runner may raise anything; the trajectory is marked, never scored 0
+            logger.exception("tool runner failed for %s", self.trajectory_id)
+            failure = Failure(kind=FailureKind.TOOL_RUNNER, message=f"{type(error).__name__}: {error}")
+        return self._trajectory(finish, failure, started_s)
+
+    async def _turns(self) -> FinishReason:
+        while True:
+            turn_tokens = await self._one_turn()
+            if turn_tokens is None:
+                return FinishReason.LENGTH
+            call = self.tools.environment.parse_call(turn_tokens)
+            if call is None:
+                return FinishReason.STOP
+            if self.turns >= self.config.max_turns:
+                return FinishReason.LENGTH
+            answer = await self._call_tool(call)
+            self.tool_returns.append(answer)
+            self._append(answer.token_ids, sampled=False)
+
+    async def _one_turn(self) -> tuple[int, ...] | None:
+        """Sample until a stop token, over engine losses and aborts; None when the length limit came first."""
+        turn_start = len(self.token_ids)
+        self.turns += 1
+        while True:
+            room = self._room()
+            if room <= 0:
+                return None
+            turn = await self._sample(room)
+            if turn is None:
+                continue
+            self._append_turn(turn)
+            if turn.finish_reason is FinishReason.STOP:
+                return tuple(self.token_ids[turn_start:])
+            if turn.finish_reason is FinishReason.LENGTH:
+                return None
+
+    async def _sample(self, room: int) -> GeneratedTurn | None:
+        """One request; None when its engine was lost and the turn must be sent again."""
+        member = await self.tools.bind(self._context())
+        request = GenerationRequest(
+            request_id=f"{self.trajectory_id}/{next(self._requests)}",
+            token_ids=tuple(self.token_ids),
+            max_new_tokens=room,
+            temperature=self.config.temperature,
+            stop_token_ids=self.tools.environment.stop_token_ids(),
+        )
+        start_s = time.time()
+        try:
+            turn = await self.tools.generate(member, request)
+        except EngineLostError:
+            self.losses += 1
+            self.current = None
+            if self.losses > _MAX_ENGINE_LOSSES:
+                raise
+            return None
+        self.tools.record(f"turn {self.turns}", member.engine_id, start_s, time.time())
+        self.current = member.engine_id
+        if not self.engines or self.engines[-1] != member.engine_id:
+            self.engines.append(member.engine_id)
+        return turn
+
+    async def _call_tool(self, call: ToolCall) -> ToolReturn:
+        loop = asyncio.get_running_loop()
+        environment = self.tools.environment
+        start_s = time.time()
+        try:
+            return await asyncio.wait_for(
+                loop.run_in_executor(self.tools.tool_threads, environment.call_tool, self.prompt, call),
+                self.config.tool_deadline_s,
+            )
+        except TimeoutError:
+            return environment.answer_failure(call, ToolStatus.TIMEOUT)
+        finally:
+            self.tools.record(call.tool, "tools", start_s, time.time())
+
+    def _room(self) -> int:
+        return min(self.config.max_new_tokens - self.generated, self.config.max_context_tokens - len(self.token_ids))
+
+    def _context(self) -> TurnContext:
+        return TurnContext(
+            trajectory_id=self.trajectory_id,
+            current=self.current,
+            context_tokens=len(self.token_ids),
+            tool_returns=tuple(self.tool_returns),
+        )
+
+    def _append(self, token_ids: tuple[int, ...], *, sampled: bool) -> None:
+        self.token_ids.extend(token_ids)
+        self.loss_mask.extend([int(sampled)] * len(token_ids))
+        if not sampled:
+            self.logprobs.extend([0.0] * len(token_ids))
+
+    def _append_turn(self, turn: GeneratedTurn) -> None:
+        offset = len(self.token_ids)
+        self._append(turn.token_ids, sampled=True)
+        self.logprobs.extend(turn.logprobs)
+        self.generated += len(turn.token_ids)
+        self.versions.extend(
+            VersionSegment(version=s.version, start=offset + s.start, end=offset + s.end)
+            for s in turn.versions
+            if s.end > s.start
+        )
+
+    def _trajectory(self, finish: FinishReason, failure: Failure | None, started_s: float) -> Trajectory:
+        return Trajectory(
+            trajectory_id=self.trajectory_id,
+            group_id=self.group_id,
+            prompt_id=self.prompt.prompt_id,
+            sample_index=self.sample_index,
+            token_ids=tuple(self.token_ids),
+            loss_mask=tuple(self.loss_mask),
+            logprobs=tuple(self.logprobs),
+            prompt_tokens=len(self.prompt.token_ids),
+            versions=tuple(self.versions),
+            turns=self.turns,
+            tool_returns=tuple(self.tool_returns),
+            finish_reason=finish,
+            engine_history=tuple(self.engines),
+            started_s=started_s,
+            finished_s=time.time(),
+            failure=failure,
+        )

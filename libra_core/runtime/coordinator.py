@@ -1,0 +1,198 @@
+"""Rollout coordinator: starts groups within the staleness bound and runs their agent loops on the fleet."""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from libra_core.config import LibraConfig
+from libra_core.runtime.admission import AdmissionState, PromptCursor, groups_to_issue
+from libra_core.runtime.agent_loop import AgentTools
+from libra_core.runtime.fleet import ActorHandle, EngineMember, first_line
+from libra_core.runtime.fleet_keeper import FleetKeeper
+from libra_core.runtime.group_runner import GroupRunner, GroupVerdict
+from libra_core.runtime.timeline import BusyClock, Interval
+from libra_core.runtime.weights import PublicationOrder
+from libra_core.types.ids import EngineId, PolicyVersion
+from libra_core.types.reports import EnginePublication, EngineStats
+from libra_core.types.trajectory import Prompt, Trajectory
+from libra_core.workloads.build import build_workload
+
+logger = logging.getLogger(__name__)
+
+_TOOL_THREADS = 16
+_KEEP_SPANS = 50_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceSpan:
+    """Something that happened in one lane of the picture of a run."""
+
+    name: str
+    lane: str
+    start_s: float
+    end_s: float
+
+
+class RolloutCoordinatorActor:
+    """Owns the running groups and the version they start with. An async actor: one event loop.
+
+    Consumes: prompts. Waits for: the trainer's next version when the staleness bound is reached. Unblocked by: `publish`, and
+    by groups written off. Shut down by `stop`: admission first, then agent loops, then tool threads.
+    """
+
+    def __init__(self, config: LibraConfig, model_folder: str, cursor: PromptCursor, version: PolicyVersion) -> None:
+        self._config = config
+        workload = build_workload(config, Path(model_folder))
+        self._environment = workload.environment
+        self._prompts = workload.prompts
+        self._cursor = cursor
+        self._version = version
+        self._issued = version * config.rollout.groups_per_step
+        self._written_off = 0
+        self._busy = BusyClock()
+        self._spans: deque[TraceSpan] = deque(maxlen=_KEEP_SPANS)
+        self._threads = ThreadPoolExecutor(_TOOL_THREADS, thread_name_prefix="tool")
+        self._running: set[int] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wake = asyncio.Event()
+        self._fault: str | None = None
+
+    async def attach(self, store: ActorHandle, controller: ActorHandle, engines: list[tuple[EngineId, int, ActorHandle]]) -> None:
+        """Take over the engines; groups start with `begin`."""
+        self._store = store
+        self._keeper = FleetKeeper(self._config, controller, self._spawn, self._record)
+        for engine_id, tp, handle in engines:
+            self._keeper.fleet.add(EngineMember(engine_id=engine_id, tp=tp, handle=handle))
+        self._tools = AgentTools(
+            environment=self._environment,
+            bind=self._keeper.fleet.bind,
+            generate=self._keeper.fleet.generate,
+            tool_threads=self._threads,
+            record=self._record,
+        )
+
+    async def begin(self) -> None:
+        """Issue groups from here on."""
+        self._spawn(self._admit())
+
+    async def publish(self, order: PublicationOrder) -> list[EnginePublication]:
+        """Swap the weights of every engine. New groups start at the new version."""
+        results = await self._keeper.publish(order)
+        self._version = order.version
+        self._wake.set()
+        return results
+
+    async def open_broadcast(self, host: str, port: int, world_size: int) -> None:
+        await self._keeper.open_broadcast(host, port, world_size)
+
+    async def broadcast_size(self) -> int:
+        """Trainer rank 0 and every engine worker."""
+        return 1 + sum(member.tp for member in self._keeper.members())
+
+    async def canary(self, token_ids: tuple[int, ...]) -> dict[EngineId, tuple[float, ...]]:
+        """Log-probs of the same tokens from every engine."""
+        return await self._keeper.canary(token_ids)
+
+    async def canary_tokens(self) -> tuple[int, ...]:
+        return next(iter(self._prompts.training(0))).token_ids
+
+    async def evaluate_heldout(self, count: int) -> list[tuple[Prompt, Trajectory]]:
+        """One sample of each held-out prompt under the current weights."""
+        single = self._config.rollout.model_copy(update={"group_size": 1, "on_failed_group": "drop"})
+        runner = GroupRunner(config=single, tools=self._tools, on_retry=self._note_retry)
+        prompts = self._prompts.heldout(count)
+        runs = await asyncio.gather(*(runner.run(i, prompt, self._version) for i, prompt in enumerate(prompts)))
+        return [(prompt, group.trajectories[0]) for prompt, (group, _) in zip(prompts, runs, strict=True)]
+
+    async def stats(self) -> list[EngineStats]:
+        return await self._keeper.stats()
+
+    async def busy_intervals(self, since_s: float) -> list[Interval]:
+        """When at least one trajectory was unfinished."""
+        return [interval for interval in self._busy.intervals(time.time()) if interval[1] > since_s]
+
+    async def spans(self, since_s: float) -> list[TraceSpan]:
+        return [span for span in self._spans if span.start_s >= since_s]
+
+    async def state(self) -> dict[str, Any]:
+        """For whoever waits for a batch: what runs where, and whether something broke for good."""
+        return {
+            "fault": self._fault,
+            "failure": self._keeper.failure,
+            "version": self._version,
+            "engines": {member.engine_id: member.in_flight for member in self._keeper.fleet.ordered()},
+            "members": [member.engine_id for member in self._keeper.members()],
+            "waiting_for_weights": self._keeper.waiting_for_weights,
+            "running_groups": sorted(self._running),
+        }
+
+    async def stop(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _admit(self) -> None:
+        """Consumes prompts; waits for `_wake`; unblocked by publications and write-offs."""
+        rollout = self._config.rollout
+        runner = GroupRunner(config=rollout, tools=self._tools, on_retry=self._note_retry)
+        indices = iter(self._cursor.indices())
+        while True:
+            allowed = groups_to_issue(
+                AdmissionState(issued=self._issued, written_off=self._written_off, version=self._version),
+                groups_per_step=rollout.groups_per_step,
+                staleness=rollout.staleness,
+                total_steps=self._config.training.steps,
+            )
+            for _ in range(allowed):
+                index, version = next(indices), self._version
+                self._issued += 1
+                await self._store.group_started.remote(index, version)
+                self._spawn(self._run_group(runner, index, version))
+            await self._wake.wait()
+            self._wake.clear()
+
+    async def _run_group(self, runner: GroupRunner, index: int, version: PolicyVersion) -> None:
+        prompt = next(iter(self._prompts.training(index)))
+        self._running.add(index)
+        self._busy.enter(time.time())
+        try:
+            group, verdict = await runner.run(index, prompt, version)
+        finally:
+            self._busy.leave(time.time())
+            self._running.discard(index)
+        if verdict is GroupVerdict.DROP:
+            self._written_off += 1
+            await self._store.drop_group.remote(index)
+            self._wake.set()
+        else:
+            await self._store.add_group.remote(group, verdict is GroupVerdict.PARTIAL)
+
+    def _record(self, name: str, lane: str, start_s: float, end_s: float) -> None:
+        self._spans.append(TraceSpan(name=name, lane=lane, start_s=start_s, end_s=end_s))
+
+    def _note_retry(self, index: int) -> None:
+        self._spawn(self._tell_retry(index))
+
+    async def _tell_retry(self, index: int) -> None:
+        await self._store.group_retried.remote(index)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._reap)
+
+    def _reap(self, task: asyncio.Task[None]) -> None:
+        """A background task must not fail in silence: whoever waits for a batch is told."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            logger.error("coordinator task failed", exc_info=error)
+            self._fault = f"{type(error).__name__}: {first_line(error)}"

@@ -1,0 +1,129 @@
+"""Keeps the fleet at strength and on the newest weights: publication, replacement of lost engines, the broadcast group."""
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from ray.exceptions import RayError
+
+from libra_core.config import LibraConfig
+from libra_core.errors import EngineLostError, LibraError
+from libra_core.routing.least_loaded import LeastLoaded
+from libra_core.runtime.fleet import ActorHandle, EngineMember, Fleet, first_line
+from libra_core.runtime.weights import PublicationOrder, load_weights
+from libra_core.types.ids import EngineId
+from libra_core.types.reports import EnginePublication, EngineStats
+
+logger = logging.getLogger(__name__)
+
+Spawn = Callable[[Coroutine[Any, Any, None]], None]
+"""Start background work that its owner cancels at shut-down and whose failure its owner reports."""
+
+
+class FleetKeeper:
+    """Owned by the coordinator's event loop.
+
+    A replacement joins only after it has the newest weights: by file at once, by broadcast with the next publication, which
+    `waiting_for_weights` asks for. Publications and joins exclude each other.
+    """
+
+    def __init__(
+        self,
+        config: LibraConfig,
+        controller: ActorHandle,
+        spawn: Spawn,
+        record: Callable[[str, str, float, float], None],
+    ) -> None:
+        self._config = config
+        self._controller = controller
+        self._spawn = spawn
+        self._record = record
+        self._publication = asyncio.Lock()
+        self._last_order: PublicationOrder | None = None
+        self._waiting: list[EngineMember] = []
+        self.failure: str | None = None
+        """Why a lost engine could not be replaced."""
+        self.fleet = Fleet(
+            policy=LeastLoaded(config.seed),
+            turn_deadline_s=config.rollout.turn_deadline_s,
+            refill_deadline_s=config.rollout.engine_start_deadline_s,
+            on_lost=self._replace,
+        )
+
+    @property
+    def waiting_for_weights(self) -> bool:
+        """No engine serves, but a replacement would after another broadcast."""
+        return bool(self._waiting) and not self.fleet.members
+
+    def members(self) -> list[EngineMember]:
+        """Engines of the next publication, the waiting ones included."""
+        return [*self.fleet.ordered(), *self._waiting]
+
+    async def publish(self, order: PublicationOrder) -> list[EnginePublication]:
+        """Swap the weights of every engine; one that fails at it is replaced."""
+        async with self._publication:
+            self._last_order = order
+            members = self.members()
+            results = await asyncio.gather(*(self._load(member, order) for member in members))
+            for member, result in zip(members, results, strict=True):
+                if result is not None and member in self._waiting:
+                    self._waiting.remove(member)
+                    self.fleet.add(member)
+        return [result for result in results if result is not None]
+
+    async def open_broadcast(self, host: str, port: int, world_size: int) -> None:
+        """Every engine joins the group of `world_size` processes; trainer rank 0 is rank 0."""
+        members = self.members()
+        offsets = itertools.accumulate((member.tp for member in members), initial=1)
+        await asyncio.gather(
+            *(
+                member.handle.open_transport.remote("broadcast", host, port, offset, world_size)
+                for member, offset in zip(members, offsets, strict=False)
+            )
+        )
+
+    async def canary(self, token_ids: tuple[int, ...]) -> dict[EngineId, tuple[float, ...]]:
+        members = self.fleet.ordered()
+        scores = await asyncio.gather(*(member.handle.score.remote(token_ids) for member in members))
+        return {member.engine_id: score for member, score in zip(members, scores, strict=True)}
+
+    async def stats(self) -> list[EngineStats]:
+        """Of the engines that answer."""
+        answers = await asyncio.gather(*(m.handle.stats.remote() for m in self.fleet.ordered()), return_exceptions=True)
+        return [answer for answer in answers if isinstance(answer, EngineStats)]
+
+    def _replace(self, member: EngineMember, reason: str) -> None:
+        logger.warning("%s; it is replaced", reason)
+        self._record(f"lost: {reason}", member.engine_id, time.time(), time.time())
+        self._spawn(self._bring_replacement(member))
+
+    async def _bring_replacement(self, lost: EngineMember) -> None:
+        """Waits for the controller to start an engine in the same place, up to `rollout.engine_start_deadline_s`."""
+        try:
+            engine_id, handle = await self._controller.replace_engine.remote(lost.engine_id)
+        except (RayError, LibraError) as error:
+            logger.exception("no replacement for %s", lost.engine_id)
+            self.failure = f"{lost.engine_id} could not be replaced: {first_line(error)}"
+            return
+        member = EngineMember(engine_id=engine_id, tp=lost.tp, handle=handle)
+        async with self._publication:
+            if self._config.publication.transport == "broadcast" and self._last_order is not None:
+                self._waiting.append(member)
+            elif self._last_order is None or await self._load(member, self._last_order) is not None:
+                self.fleet.add(member)
+
+    async def _load(self, member: EngineMember, order: PublicationOrder) -> EnginePublication | None:
+        start_s = time.time()
+        try:
+            result = await load_weights(member, order, self._config.publication)
+        except EngineLostError as error:
+            if member.engine_id in self.fleet.members:
+                self.fleet.lose(member.engine_id, str(error))
+            else:
+                self.failure = str(error)
+            return None
+        self._record(f"weights v{order.version}", member.engine_id, start_s, time.time())
+        return result

@@ -1,0 +1,90 @@
+"""Joining or starting Ray: a private cluster on this machine, or somebody's by address. Ends what it started."""
+
+import logging
+import shutil
+import signal
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import ray
+
+from libra_core.errors import ResourceError
+from libra_core.runtime.placement import GPU_SLOT
+
+logger = logging.getLogger(__name__)
+
+NAMESPACE_PREFIX = "libra-"
+_OBJECT_STORE_BYTES = 512 << 20
+
+
+def temp_folder(namespace: str) -> Path:
+    """Where a private Ray keeps its sockets and logs. Short: a socket's path may have 107 characters."""
+    return Path("/tmp") / f"libra-ray-{namespace[-6:]}"
+
+
+def start_private(namespace: str, *, gpu_slots: int | None) -> str:
+    """A Ray of our own on this machine; returns its address.
+
+    `gpu_slots` stands for GPUs on CPU hosts; None lets Ray count the real ones.
+    """
+    temp = temp_folder(namespace)
+    with _own_signals():
+        try:
+            ray.init(
+                address="local",
+                namespace=namespace,
+                resources=None if gpu_slots is None else {GPU_SLOT: float(gpu_slots)},
+                object_store_memory=_OBJECT_STORE_BYTES,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _temp_dir=str(temp),
+            )
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            shutil.rmtree(temp, ignore_errors=True)
+            raise ResourceError(f"Ray did not start on this machine: {error}") from error
+    return ray.get_runtime_context().gcs_address
+
+
+def join(address: str, namespace: str) -> None:
+    """Connect to a running cluster; raises `ResourceError` when nothing answers there."""
+    if ray.is_initialized():
+        return
+    with _own_signals():
+        try:
+            ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise ResourceError(f"no Ray cluster answers at {address}: {error}; check backend.ray_address") from error
+
+
+def leave(namespace: str, logs_to: Path) -> None:
+    """Disconnect; a private cluster ends with it, and its workers' logs move into the run folder."""
+    with _own_signals():
+        ray.shutdown()
+    remove_private(namespace, logs_to)
+
+
+def remove_private(namespace: str, logs_to: Path) -> None:
+    """Take the logs out of what a private cluster left in /tmp, and remove the rest."""
+    temp = temp_folder(namespace)
+    if not temp.exists():
+        return
+    logs_to.mkdir(parents=True, exist_ok=True)
+    for log in temp.glob("session_*/logs/*worker-*.*"):
+        if log.stat().st_size:
+            with suppress(OSError):
+                shutil.copy2(log, logs_to / log.name)
+    shutil.rmtree(temp, ignore_errors=True)
+
+
+class _own_signals:  # noqa: N801 - reads as a statement
+    """Ray replaces the SIGTERM handler by one that exits; Prefect would then record a cancelled run as crashed."""
+
+    def __enter__(self) -> None:
+        self._main = threading.current_thread() is threading.main_thread()
+        self._old = signal.getsignal(signal.SIGTERM) if self._main else None
+
+    def __exit__(self, *_: object) -> None:
+        if self._main and self._old is not None:
+            signal.signal(signal.SIGTERM, self._old)

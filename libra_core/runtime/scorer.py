@@ -1,0 +1,106 @@
+"""Reward actor: scores a batch against a deadline per trajectory and computes group advantages."""
+
+import asyncio
+import logging
+import statistics
+import time
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from libra_core.algorithms.advantages import group_advantages
+from libra_core.config import LibraConfig
+from libra_core.ports.environment import Environment
+from libra_core.runtime.fleet import ActorHandle
+from libra_core.types.group import TrajectoryGroup
+from libra_core.types.ids import BatchId
+from libra_core.types.reports import RewardReport
+from libra_core.types.trajectory import Failure, FailureKind, Prompt, Trajectory
+from libra_core.workloads.build import build_workload
+
+logger = logging.getLogger(__name__)
+
+_SCORER_THREADS = 8
+
+
+class RewardActor:
+    """Stateless but for its threads. A scorer that raises or hangs marks the trajectory failed; it never scores 0."""
+
+    def __init__(self, config: LibraConfig, model_folder: str, store: ActorHandle) -> None:
+        self._config = config
+        self._environment: Environment = build_workload(config, Path(model_folder)).environment
+        self._store = store
+        self._threads = ThreadPoolExecutor(_SCORER_THREADS, thread_name_prefix="score")
+
+    async def score(self, batch_id: BatchId) -> RewardReport:
+        """Grade every trajectory of the batch in place and report the reward spread."""
+        start_s = time.monotonic()
+        groups: list[TrajectoryGroup] = await self._store.groups.remote(batch_id)
+        scored = await asyncio.gather(*(self._score_group(group) for group in groups))
+        await self._store.put_scored.remote(batch_id, list(scored))
+        return summarise(batch_id, list(scored), duration_s=time.monotonic() - start_s)
+
+    async def score_alone(self, pairs: list[tuple[Prompt, Trajectory]]) -> list[Trajectory]:
+        """Score trajectories that belong to no group, such as held-out ones."""
+        return list(await asyncio.gather(*(self._score_one(prompt, trajectory) for prompt, trajectory in pairs)))
+
+    async def samples(self, batch_id: BatchId, count: int) -> list[dict[str, object]]:
+        """Trajectories as text for people: the first sample of each of the first groups."""
+        groups: list[TrajectoryGroup] = await self._store.groups.remote(batch_id)
+        return [
+            {
+                "trajectory": t.trajectory_id,
+                "kind": group.prompt.kind,
+                "reward": t.reward,
+                "advantage": t.advantage,
+                "turns": t.turns,
+                "generated_tokens": t.generated_tokens,
+                "engines": ",".join(t.engine_history),
+                "text": self._environment.render(t.token_ids),
+                "answers": " | ".join(group.prompt.answers),
+            }
+            for group in groups[:count]
+            for t in group.trajectories[:1]
+        ]
+
+    async def _score_group(self, group: TrajectoryGroup) -> TrajectoryGroup:
+        scored = await asyncio.gather(*(self._score_one(group.prompt, t) for t in group.trajectories))
+        usable = [t.reward for t in scored if t.failure is None]
+        advantages = iter(group_advantages(usable, kind=self._config.training.loss.advantage) or ())
+        return replace(group, trajectories=tuple(t if t.failure else t.with_advantage(next(advantages)) for t in scored))
+
+    async def _score_one(self, prompt: Prompt, trajectory: Trajectory) -> Trajectory:
+        if trajectory.failure is not None:
+            return trajectory
+        loop = asyncio.get_running_loop()
+        deadline_s = self._config.rollout.score_deadline_s
+        work = loop.run_in_executor(self._threads, self._environment.score, prompt, trajectory)
+        try:
+            return trajectory.scored(await asyncio.wait_for(work, deadline_s))
+        except TimeoutError:
+            message = f"no score within rollout.score_deadline_s = {deadline_s:.0f} s"
+        except Exception as error:  # a scorer may raise anything; that is infrastructure, not the policy's mistake
+            logger.exception("scorer failed for %s", trajectory.trajectory_id)
+            message = f"{type(error).__name__}: {error}"
+        return trajectory.failed(Failure(kind=FailureKind.SCORER, message=message))
+
+
+def summarise(batch_id: BatchId, groups: list[TrajectoryGroup], *, duration_s: float) -> RewardReport:
+    """Mean, spread and the share of groups that teach something."""
+    rewards = [t.reward for g in groups for t in g.usable if t.reward is not None]
+    by_kind: dict[str, list[float]] = defaultdict(list)
+    signal = 0
+    for group in groups:
+        of_group = [t.reward for t in group.usable if t.reward is not None]
+        signal += len(set(of_group)) > 1
+        by_kind[group.prompt.kind].extend(of_group)
+    return RewardReport(
+        batch_id=batch_id,
+        mean=statistics.fmean(rewards) if rewards else float("nan"),
+        std=statistics.pstdev(rewards) if rewards else float("nan"),
+        groups_with_signal=signal / max(1, len(groups)),
+        failed=sum(t.failure is not None for g in groups for t in g.trajectories),
+        by_kind={kind: statistics.fmean(values) for kind, values in sorted(by_kind.items()) if values},
+        duration_s=duration_s,
+    )

@@ -1,0 +1,206 @@
+"""A running session: every actor of one training run, from start to clean end."""
+
+import logging
+import secrets
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+from ray.exceptions import RayError
+
+from libra_core.config import LibraConfig
+from libra_core.errors import CheckpointError, LibraError, ResourceError
+from libra_core.runtime import ray_cluster
+from libra_core.runtime.admission import PromptCursor
+from libra_core.runtime.clients import ControllerClient, RewardClient, TrainerClient, ask
+from libra_core.runtime.controller import ClusterControllerActor
+from libra_core.runtime.coordinator import RolloutCoordinatorActor
+from libra_core.runtime.fleet import ActorHandle
+from libra_core.runtime.publisher import WeightPublisher
+from libra_core.runtime.rollout_client import RolloutClient
+from libra_core.runtime.scorer import RewardActor
+from libra_core.runtime.specs import plan_of
+from libra_core.runtime.store import StoreSpec, TrajectoryStoreActor
+from libra_core.runtime.trainer_group import TrainerGroup, checkpoints
+from libra_core.types.ids import EngineId, PolicyVersion
+from libra_core.types.session import SessionRef
+
+logger = logging.getLogger(__name__)
+
+Report = Callable[[str, float], None]
+"""What is being started, and the share that is done, 0..1."""
+
+_STOP_DEADLINE_S = 40.0
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+@dataclass(slots=True, kw_only=True)
+class Connection:
+    """The clients of one session."""
+
+    rollout: RolloutClient
+    reward: RewardClient
+    trainer: TrainerClient
+    controller: ControllerClient
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """Everything that has to end with the run. The flow's process owns it."""
+
+    ref: SessionRef
+    config: LibraConfig
+    controller: ActorHandle | None = None
+    coordinator: ActorHandle | None = None
+    connection: Connection | None = None
+
+    def close(self) -> None:
+        """End the agent loops, then engines and trainers, then Ray; bounded, and safe to call in any state."""
+        for name, actor in (("rollout coordinator", self.coordinator), ("cluster controller", self.controller)):
+            if actor is None:
+                continue
+            try:
+                ask(f"the {name} to stop", actor.stop.remote(), _STOP_DEADLINE_S)
+            except (LibraError, RayError) as error:
+                logger.warning("%s; it is ended with its process", error)
+        ray_cluster.leave(self.ref.namespace, _logs(self.ref))
+        shutil.rmtree(shared_memory(self.ref), ignore_errors=True)
+
+
+def shared_memory(session: SessionRef) -> Path:
+    """Where published weights lie."""
+    return _SHARED_MEMORY / session.namespace
+
+
+def remove_leftovers(session: SessionRef) -> None:
+    """What a run leaves on this host when its process was killed; its actors end with that process."""
+    ray_cluster.remove_private(session.namespace, _logs(session))
+    shutil.rmtree(shared_memory(session), ignore_errors=True)
+
+
+def _logs(session: SessionRef) -> Path:
+    return Path(session.run_dir) / "logs"
+
+
+def start_session(config: LibraConfig, model_folder: Path, run_dir: Path, report: Report) -> Session:
+    """Start Ray and every actor, restore a checkpoint when the run resumes, and let rollout begin.
+
+    Raises:
+        LibraError: with everything that was started ended again.
+    """
+    require_memory(config)
+    resume_from = None if config.run.resume is None else newest_checkpoint(Path(config.run.resume))
+    run_id = f"{run_dir.name}-{secrets.token_hex(3)}"
+    namespace = f"{ray_cluster.NAMESPACE_PREFIX}{run_id}"
+    report("starting Ray", 0.0)
+    address = _connect(config, namespace)
+    session = Session(
+        ref=SessionRef(run_id=run_id, run_dir=str(run_dir), ray_address=address, namespace=namespace),
+        config=config,
+    )
+    try:
+        _start_actors(session, str(model_folder), resume_from, report)
+    except BaseException:
+        session.close()
+        raise
+    return session
+
+
+def _start_actors(session: Session, model_folder: str, resume_from: Path | None, report: Report) -> None:
+    config = session.config
+    loopback = config.backend.ray_address == "local"
+    env = {"env_vars": {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}}
+
+    def actor(cls: type, name: str) -> Any:
+        return ray.remote(cls).options(name=name, num_cpus=0, max_concurrency=4096, runtime_env=env)
+
+    session.controller = actor(ClusterControllerActor, "controller").remote(config, model_folder, plan_of(config), loopback)
+    assert session.controller is not None
+    starting_engines = session.controller.start_engines.remote()
+    starting_trainers = session.controller.start_trainers.remote()
+    report("starting the trainer", 0.1)
+    ranks = TrainerGroup(_started("the trainer", starting_trainers, config.training.start_deadline_s))
+    version, cursor = _restore(config, ranks, resume_from)
+    store = actor(TrajectoryStoreActor, "store").remote(_store_spec(config), cursor)
+    scorer = actor(RewardActor, "scorer").remote(config, model_folder, store)
+    coordinator = actor(RolloutCoordinatorActor, "coordinator").remote(config, model_folder, cursor, version)
+    session.coordinator = coordinator
+    report("starting the engines", 0.5)
+    engines: list[tuple[EngineId, int, ActorHandle]] = _started(
+        "the engines", starting_engines, config.rollout.engine_start_deadline_s
+    )
+    ask("the coordinator to take the engines", coordinator.attach.remote(store, session.controller, engines))
+    trainer = TrainerClient(config, Path(session.ref.run_dir), ranks, store)
+    publisher = WeightPublisher(config, trainer, coordinator, shared_memory(session.ref))
+    rollout = RolloutClient(config, coordinator=coordinator, store=store, scorer=scorer, trainer=trainer, publisher=publisher)
+    report("publishing the first weights", 0.9)
+    rollout.publish(version)
+    ask("the coordinator to begin", coordinator.begin.remote())
+    rollout.begin_iterations()
+    session.connection = Connection(
+        rollout=rollout,
+        reward=RewardClient(config, scorer),
+        trainer=trainer,
+        controller=ControllerClient(session.controller),
+    )
+    report("ready", 1.0)
+
+
+def _connect(config: LibraConfig, namespace: str) -> str:
+    if config.backend.ray_address != "local":
+        ray_cluster.join(config.backend.ray_address, namespace)
+        return config.backend.ray_address
+    return ray_cluster.start_private(namespace, gpu_slots=plan_of(config).num_gpus if config.backend.kind == "cpu" else None)
+
+
+def _started(what: str, starting: Any, deadline_s: float) -> Any:
+    return ask(f"{what} to start", starting, deadline_s + _STOP_DEADLINE_S)
+
+
+def _restore(config: LibraConfig, ranks: TrainerGroup, resume_from: Path | None) -> tuple[PolicyVersion, PromptCursor]:
+    """Version and prompts to go on from; a fresh run begins at version 0 with prompt 0."""
+    if resume_from is None:
+        return PolicyVersion(0), PromptCursor(next_index=0, untrained=())
+    deadline_s = config.training.start_deadline_s
+    extra = ranks.call("load", str(resume_from), deadline_s=deadline_s)[0]
+    version = PolicyVersion(ranks.call("version", deadline_s=deadline_s)[0])
+    cursor = extra["cursor"]
+    return version, PromptCursor(next_index=cursor["next_index"], untrained=tuple(cursor["untrained"]))
+
+
+def _store_spec(config: LibraConfig) -> StoreSpec:
+    loss = config.training.loss
+    needs_all = loss.kl_coefficient > 0 or loss.entropy_coefficient > 0
+    return StoreSpec(
+        groups_per_step=config.rollout.groups_per_step,
+        staleness=config.rollout.staleness,
+        drop_groups_without_signal=loss.drop_without_signal and not needs_all,
+    )
+
+
+def require_memory(config: LibraConfig) -> None:
+    """Refuse a start that would be killed for memory minutes later; raises `ResourceError`."""
+    if config.backend.kind != "cpu":
+        return
+    free_gib = psutil.virtual_memory().available / 2**30
+    if free_gib < config.backend.min_free_memory_gib:
+        raise ResourceError(
+            f"{free_gib:.1f} GiB of memory are free, but backend.min_free_memory_gib asks for "
+            f"{config.backend.min_free_memory_gib:.1f}; end other programs, use fewer engines, or lower the bound"
+        )
+
+
+def newest_checkpoint(run_dir: Path) -> Path:
+    """The folder that a resume starts from; raises `CheckpointError` when the run has none."""
+    if not run_dir.is_dir():
+        raise CheckpointError(f"no run folder at {run_dir} to resume; name one of the folders under run.root")
+    found = checkpoints(run_dir / "checkpoints")
+    if not found:
+        raise CheckpointError(
+            f"{run_dir} holds no checkpoint yet (one is written every training.checkpoint.every_steps); start the run anew"
+        )
+    return found[-1]

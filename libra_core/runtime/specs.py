@@ -1,0 +1,69 @@
+"""From the configuration to what one engine or one trainer rank needs to know, and the environment of its process."""
+
+from pathlib import Path
+from typing import Literal
+
+from libra_core.config import LibraConfig
+from libra_core.engines.megatron.spec import TrainerSpec
+from libra_core.engines.vllm.spec import EngineSpec, process_environment
+from libra_core.types.ids import EngineId
+from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
+
+
+def plan_of(config: LibraConfig) -> Plan:
+    """The plan that the configuration asks for."""
+    layout = config.training.layout
+    return Plan(
+        train=TrainLayout(tp=layout.tp, pp=layout.pp, dp=layout.dp),
+        rollout=RolloutLayout(engines=tuple((group.tp, group.count) for group in config.rollout.engines)),
+    )
+
+
+def device_of(config: LibraConfig) -> Literal["cpu", "cuda"]:
+    return "cuda" if config.backend.kind == "gpu" else "cpu"
+
+
+def engine_spec(config: LibraConfig, model_folder: str, *, engine_id: EngineId, tp: int) -> tuple[EngineSpec, dict[str, str]]:
+    rollout = config.rollout
+    spec = EngineSpec(
+        engine_id=engine_id,
+        model_path=str(Path(model_folder).resolve()),
+        tp=tp,
+        dtype=config.model.dtype,
+        device=device_of(config),
+        seed=config.seed,
+        max_num_seqs=rollout.max_num_seqs,
+        max_model_len=rollout.max_context_tokens + 1,
+        kv_cache_mib=rollout.kv_cache_mib,
+        gpu_memory_utilization=rollout.gpu_memory_utilization,
+        block_size=rollout.block_size,
+        enforce_eager=rollout.enforce_eager,
+        threads=config.backend.threads_per_process,
+        start_deadline_s=rollout.engine_start_deadline_s,
+    )
+    return spec, process_environment(spec)
+
+
+def trainer_spec(config: LibraConfig, model_folder: str, *, rank: int, world_size: int, host: str, port: int) -> TrainerSpec:
+    return TrainerSpec(
+        model_path=str(Path(model_folder).resolve()),
+        dtype=config.model.dtype,
+        device=device_of(config),
+        rank=rank,
+        world_size=world_size,
+        master_addr=host,
+        master_port=port,
+        seed=config.seed,
+        training=config.training,
+        temperature=config.rollout.temperature,
+    )
+
+
+def trainer_env(config: LibraConfig, loopback: bool) -> dict[str, str]:
+    """Environment of a trainer process; too many OpenMP threads on few cores cost a factor of 20."""
+    env = {"OMP_NUM_THREADS": str(config.backend.threads_per_process), "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
+    if config.backend.kind == "gpu":
+        env["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+    if loopback:
+        env["GLOO_SOCKET_IFNAME"] = "lo"
+    return env

@@ -1,0 +1,116 @@
+"""A whole session on real engines and a real trainer: what is lost is replaced, and nothing is left behind."""
+
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from libra_core import assembly
+from libra_core.errors import CheckpointError, TrainerLostError
+from libra_core.runtime.session import newest_checkpoint
+from tests.integration.sessions import iterate, own_processes, random_policy, session, small_config
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_policy(tmp_path_factory.mktemp("model") / "policy")
+
+
+def test_a_killed_engine_is_replaced_and_a_killed_trainer_ends_the_iteration_with_its_name(model: Path, tmp_path: Path) -> None:
+    long_turns = {"engines": [{"tp": 1, "count": 2}], "max_new_tokens": 320, "max_num_seqs": 4}
+    config = small_config(model, tmp_path, rollout=long_turns)
+    with session(config, tmp_path / "run") as connection:
+        iterate(connection, 0)
+        victim = min(own_processes("ray::EngineActor"), key=lambda process: process.create_time())
+        victim.kill()
+        seen = [iterate(connection, step) for step in range(1, 4)]
+        assert [rollout.groups for rollout, _, _ in seen] == [4, 4, 4]
+        assert [rollout.trajectories for rollout, _, _ in seen] == [16, 16, 16]
+        assert all(rollout.staleness_max <= 1 for rollout, _, _ in seen)
+        assert all(rollout.groups_dropped == 0 for rollout, _, _ in seen)
+
+        replaced = wait_for_engines(connection, 2)
+        _, update, publication = iterate(connection, 4)
+        assert len({part.engine_id for part in publication.engines}) == 2
+        assert any("r1" in part.engine_id for part in publication.engines), replaced
+        assert {stats.policy_version for stats in connection.rollout.stats()} == {update.policy_version}
+
+        rollout = connection.rollout.take_batch(5)
+        connection.reward.score(rollout.batch_id)
+        trainer = own_processes("ray::TrainerActor")[0]
+        trainer.kill()
+        with pytest.raises(TrainerLostError, match="trainer rank 0 died during update"):
+            connection.trainer.update(rollout.batch_id, rollout.policy_version)
+    assert_nothing_left()
+
+
+def test_broadcast_reaches_every_engine_and_a_resumed_run_continues_where_it_stopped(model: Path, tmp_path: Path) -> None:
+    sections = {
+        "rollout": {"engines": [{"tp": 1, "count": 2}]},
+        "publication": {"transport": "broadcast", "in_flight": "abort"},
+    }
+    config = small_config(model, tmp_path, **sections)
+    first = tmp_path / "first"
+    with session(config, first) as connection:
+        for step in range(2):
+            _, _, publication = iterate(connection, step)
+            assert len(publication.engines) == 2
+            assert publication.canary_max_error < 1e-4
+        connection.trainer.save(2)
+        digest = connection.trainer.digest()
+
+    resumed = small_config(model, tmp_path, run={"root": str(tmp_path), "resume": str(first)}, **sections)
+    with session(resumed, tmp_path / "second") as connection:
+        assert connection.trainer.version() == 2
+        assert connection.trainer.digest() == digest
+        rollout, update, _ = iterate(connection, 2)
+        assert rollout.groups == 4
+        assert update.policy_version == 3
+    assert_nothing_left()
+
+
+def test_a_damaged_checkpoint_is_refused_and_the_refusal_leaves_nothing_running(model: Path, tmp_path: Path) -> None:
+    config = small_config(model, tmp_path)
+    first = tmp_path / "first"
+    with session(config, first) as connection:
+        iterate(connection, 0)
+        connection.trainer.save(1)
+    victim = max((file for file in newest_checkpoint(first).rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
+    victim.write_bytes(victim.read_bytes()[:-64])
+    resumed = small_config(model, tmp_path, run={"root": str(tmp_path), "resume": str(first)})
+    with pytest.raises(CheckpointError):
+        assembly.open_session(resumed, tmp_path / "second", lambda _what, _share: None)
+    assert_nothing_left()
+
+
+def wait_for_engines(connection, count: int, within_s: float = 180.0) -> int:
+    end = time.monotonic() + within_s
+    while time.monotonic() < end:
+        alive = len(connection.rollout.stats())
+        if alive == count:
+            return alive
+        threading.Event().wait(1.0)
+    raise AssertionError(f"only {alive} of {count} engines after {within_s:.0f} s")
+
+
+def assert_nothing_left() -> None:
+    """No Ray or vLLM process below this one, no published weights in shared memory, no temporary Ray folder."""
+    leftovers = [p for p in psutil.Process().children(recursive=True) if is_ours(p)]
+    _, alive = psutil.wait_procs(leftovers, timeout=15)
+    assert not [describe(p) for p in alive]
+    assert not list(Path("/dev/shm").glob("libra-*"))
+
+
+def is_ours(process: psutil.Process) -> bool:
+    return any(word in describe(process) for word in ("ray", "VLLM", "vllm"))
+
+
+def describe(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""

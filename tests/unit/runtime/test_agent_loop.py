@@ -1,0 +1,161 @@
+"""The agent loop assembles exactly what was sampled, over tool calls, engine losses and aborts."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from libra_core.config.rollout import RolloutConfig
+from libra_core.errors import EngineLostError
+from libra_core.runtime.agent_loop import AgentLoop, AgentTools
+from libra_core.runtime.fleet import EngineMember
+from libra_core.types.ids import EngineId, GroupId, PolicyVersion, PromptId, TrajectoryId
+from libra_core.types.trajectory import (
+    FailureKind,
+    FinishReason,
+    GeneratedTurn,
+    GenerationRequest,
+    Prompt,
+    ToolCall,
+    ToolReturn,
+    ToolStatus,
+    Trajectory,
+    VersionSegment,
+)
+
+CALL, END = 90, 91
+PROMPT = Prompt(prompt_id=PromptId("p"), token_ids=(1, 2, 3), text="?", answers=("a",))
+
+
+class EchoEnvironment:
+    """A turn that ends in CALL is a tool call; the tool answers with two tokens."""
+
+    def __init__(self, tool: Callable[[], None] = lambda: None) -> None:
+        self._tool = tool
+
+    def stop_token_ids(self) -> tuple[int, ...]:
+        return (CALL, END)
+
+    def parse_call(self, turn_token_ids: Sequence[int]) -> ToolCall | None:
+        return ToolCall(tool="echo", argument="") if turn_token_ids[-1] == CALL else None
+
+    def call_tool(self, prompt: Prompt, call: ToolCall) -> ToolReturn:
+        self._tool()
+        return ToolReturn(tool=call.tool, status=ToolStatus.OK, token_ids=(50, 51), duration_s=0.0)
+
+    def answer_failure(self, call: ToolCall, status: ToolStatus) -> ToolReturn:
+        return ToolReturn(tool=call.tool, status=status, token_ids=(59,), duration_s=0.0)
+
+    def score(self, prompt: Prompt, trajectory: Trajectory) -> float:
+        return 1.0
+
+    def render(self, token_ids: Sequence[int]) -> str:
+        return str(list(token_ids))
+
+
+def turn(*tokens: int, finish: FinishReason = FinishReason.STOP, version: int = 0) -> GeneratedTurn:
+    return GeneratedTurn(
+        token_ids=tokens,
+        logprobs=tuple(-float(t) for t in tokens),
+        finish_reason=finish,
+        versions=(VersionSegment(version=PolicyVersion(version), start=0, end=len(tokens)),),
+        cached_tokens=0,
+        first_token_s=0.0,
+        duration_s=0.0,
+    )
+
+
+def run_loop(
+    script: list[GeneratedTurn | EngineLostError], environment: EchoEnvironment | None = None, **overrides: float
+) -> tuple[Trajectory, list[GenerationRequest]]:
+    requests: list[GenerationRequest] = []
+    member = EngineMember(engine_id=EngineId("engine-0"), tp=1, handle=None)
+
+    async def bind(_: object) -> EngineMember:
+        return member
+
+    async def generate(_: EngineMember, request: GenerationRequest) -> GeneratedTurn:
+        requests.append(request)
+        step = script.pop(0)
+        if isinstance(step, EngineLostError):
+            raise step
+        return step
+
+    async def main() -> Trajectory:
+        with ThreadPoolExecutor(1) as threads:
+            tools = AgentTools(
+                environment=environment or EchoEnvironment(),
+                bind=bind,
+                generate=generate,
+                tool_threads=threads,
+                record=lambda *_: None,
+            )
+            config = RolloutConfig().model_copy(update={"max_new_tokens": 10, "max_context_tokens": 40, **overrides})
+            loop = AgentLoop(
+                trajectory_id=TrajectoryId("t"), group_id=GroupId("g"), sample_index=0, prompt=PROMPT, config=config, tools=tools
+            )
+            return await loop.run()
+
+    return asyncio.run(main()), requests
+
+
+def test_tool_tokens_are_masked_and_sampled_tokens_keep_their_logprobs() -> None:
+    trajectory, requests = run_loop([turn(10, CALL), turn(11, END)])
+    assert trajectory.token_ids == (1, 2, 3, 10, CALL, 50, 51, 11, END)
+    assert trajectory.loss_mask == (0, 0, 0, 1, 1, 0, 0, 1, 1)
+    assert trajectory.logprobs == (0.0, 0.0, 0.0, -10.0, -90.0, 0.0, 0.0, -11.0, -91.0)
+    assert trajectory.finish_reason is FinishReason.STOP
+    assert requests[1].token_ids == (1, 2, 3, 10, CALL, 50, 51)
+
+
+def test_a_lost_engine_costs_no_token_already_sampled() -> None:
+    trajectory, requests = run_loop([turn(10, CALL), EngineLostError("engine-0 died"), turn(11, END)])
+    assert trajectory.token_ids == (1, 2, 3, 10, CALL, 50, 51, 11, END)
+    assert trajectory.failure is None
+    assert requests[1].token_ids == requests[2].token_ids
+
+
+def test_an_aborted_turn_goes_on_from_its_partial_tokens_and_keeps_both_versions() -> None:
+    trajectory, requests = run_loop([turn(10, 11, finish=FinishReason.ABORT, version=3), turn(12, END, version=4)])
+    assert trajectory.token_ids == (1, 2, 3, 10, 11, 12, END)
+    assert requests[1].token_ids == (1, 2, 3, 10, 11)
+    assert requests[1].max_new_tokens == 8
+    assert [(s.version, s.start, s.end) for s in trajectory.versions] == [(3, 3, 5), (4, 5, 7)]
+    assert trajectory.oldest_version == 3
+
+
+def test_the_token_budget_spans_all_turns() -> None:
+    trajectory, requests = run_loop([turn(10, 11, 12, CALL), turn(13, 14, 15, 16, 17, 18, finish=FinishReason.LENGTH)])
+    assert [r.max_new_tokens for r in requests] == [10, 6]
+    assert trajectory.finish_reason is FinishReason.LENGTH
+    assert trajectory.generated_tokens == 10
+
+
+def test_the_last_allowed_turn_may_not_call_a_tool() -> None:
+    trajectory, _ = run_loop([turn(10, CALL)], max_turns=1)
+    assert trajectory.finish_reason is FinishReason.LENGTH
+    assert trajectory.tool_returns == ()
+
+
+def test_a_tool_past_its_deadline_is_answered_with_status_timeout() -> None:
+    slow = EchoEnvironment(tool=lambda: time.sleep(0.3))
+    trajectory, _ = run_loop([turn(CALL), turn(END)], slow, tool_deadline_s=0.05)
+    assert [r.status for r in trajectory.tool_returns] == [ToolStatus.TIMEOUT]
+    assert trajectory.token_ids == (1, 2, 3, CALL, 59, END)
+
+
+def test_a_broken_tool_runner_fails_the_trajectory_instead_of_scoring_it() -> None:
+    def broken() -> None:
+        raise OSError("sandbox is gone")
+
+    trajectory, _ = run_loop([turn(CALL)], EchoEnvironment(tool=broken))
+    assert trajectory.failure is not None
+    assert trajectory.failure.kind is FailureKind.TOOL_RUNNER
+    assert trajectory.reward is None
+
+
+def test_endless_engine_losses_end_the_trajectory_as_an_engine_failure() -> None:
+    trajectory, requests = run_loop([EngineLostError("engine-0 died")] * 20)
+    assert trajectory.failure is not None
+    assert trajectory.failure.kind is FailureKind.ENGINE
+    assert len(requests) == 9
