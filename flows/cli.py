@@ -1,0 +1,135 @@
+"""The `libra` command: parses and checks first, loads heavy libraries after."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, cast
+
+import typer
+
+INTERRUPTED = 130
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def in_sentences(command: Command) -> Command:
+    """A `LibraError` becomes one sentence on stderr and its exit code; only unexpected errors keep their traceback."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        from libra_core.errors import LibraError
+
+        try:
+            command(*args, **kwargs)
+        except LibraError as error:
+            typer.echo(f"libra: {error}", err=True)
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            typer.echo("libra: interrupted; everything that was started is closed", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+
+    return cast(Command, wrapped)
+
+
+app = typer.Typer(
+    help="Agentic RL post-training with rollout and training kept in balance.", no_args_is_help=True, add_completion=False
+)
+config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True)
+docs_app = typer.Typer(help="Documentation made from the code.", no_args_is_help=True)
+verify_app = typer.Typer(help="Checks that two computations agree.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+app.add_typer(docs_app, name="docs")
+app.add_typer(verify_app, name="verify")
+
+QUICKSTART = Path("configs/experiment/quickstart.yaml")
+ConfigArgument = Annotated[Path, typer.Argument(help="YAML file of the run.")]
+SetOption = Annotated[list[str] | None, typer.Option("--set", help="Change a value, for example training.steps=10. Repeatable.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="End stdout with one JSON object; logs go to stderr.")]
+
+
+@app.command()
+@in_sentences
+def train(
+    config: ConfigArgument,
+    overrides: SetOption = None,
+    as_json: JsonOption = False,
+    resume: Annotated[Path | None, typer.Option(help="Run folder to continue from its newest checkpoint.")] = None,
+) -> None:
+    """Train as the configuration says, and sum the run up."""
+    from flows.commands import run_training
+    from flows.parameters import TrainParameters
+
+    parameters = TrainParameters(config=str(config), overrides=overrides or [], resume=str(resume) if resume else None)
+    run_training(parameters, as_json=as_json)
+
+
+@app.command("warm-start")
+@in_sentences
+def warm_start(config: ConfigArgument = QUICKSTART, overrides: SetOption = None, as_json: JsonOption = False) -> None:
+    """Make the embedded policy that training starts from, unless it is cached."""
+    from flows.commands import run_warm_start
+
+    run_warm_start(config, overrides or [], as_json=as_json)
+
+
+@app.command()
+@in_sentences
+def serve(config: ConfigArgument = QUICKSTART) -> None:
+    """Serve the deployment `libra-train` until interrupted; runs are started from Prefect's UI or command line."""
+    from flows.commands import run_serve
+
+    run_serve(config)
+
+
+@app.command()
+@in_sentences
+def ui(root: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs")) -> None:
+    """Show past and running trainings: Prefect on port 4200, MLflow on port 5000, both on loopback only."""
+    from flows.ui import show_until_interrupted
+
+    show_until_interrupted(root)
+
+
+@verify_app.command("numerics")
+@in_sentences
+def verify_numerics(as_json: JsonOption = False) -> None:
+    """Compare engine, trainer and reference implementation on real weights."""
+    from flows.commands import run_verify_numerics
+
+    run_verify_numerics(as_json=as_json)
+
+
+@config_app.command("show")
+@in_sentences
+def config_show(config: ConfigArgument, overrides: SetOption = None) -> None:
+    """Print the complete configuration with every default filled in."""
+    from libra_core.config import load_config, resolved_yaml
+
+    typer.echo(resolved_yaml(load_config(config, overrides or [])), nl=False)
+
+
+@docs_app.command("config")
+@in_sentences
+def docs_config() -> None:
+    """Print docs/configuration.md."""
+    from libra_core.config.reference import configuration_markdown
+
+    typer.echo(configuration_markdown(), nl=False)
+
+
+@docs_app.command("metrics")
+@in_sentences
+def docs_metrics() -> None:
+    """Print docs/metrics.md."""
+    from libra_core.tracking.metrics import metrics_markdown
+
+    typer.echo(metrics_markdown(), nl=False)
+
+
+def main() -> None:
+    """Entry point of the `libra` command."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

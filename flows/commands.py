@@ -1,0 +1,86 @@
+"""What the command line does once its arguments are understood. Heavy libraries are imported as late as possible."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from flows.board import put_up
+from flows.console import BarBoard, PlainBoard, make_board, summary_table, where_to_look
+from flows.output import json_output
+from flows.parameters import TrainParameters
+from libra_core.config import load_config
+from libra_core.config.loading import process_environment
+
+
+def run_training(parameters: TrainParameters, *, as_json: bool) -> None:
+    """Raises `LibraError` and `KeyboardInterrupt` after everything is closed."""
+    config = parameters.load()
+    process_environment(Path(config.run.root), quiet=True)
+    with json_output(as_json) as emit:
+        with _board() as board:
+            board.phase("loading libraries", 0.0)
+            from prefect.exceptions import TerminationSignal
+
+            from flows.logs import leave_errors_to_the_command_line
+            from flows.server import ensure_server
+            from flows.training import train
+
+            board.phase("reaching Prefect", 0.0)
+            ensure_server()
+            leave_errors_to_the_command_line()
+            try:
+                summary = train(parameters)
+            except TerminationSignal:
+                raise KeyboardInterrupt from None
+        if not as_json:
+            console = Console()
+            console.print(summary_table(summary))
+            console.print(*where_to_look(summary), sep="\n", highlight=False, soft_wrap=True)
+        emit(summary.as_json())
+
+
+def run_warm_start(config_path: Path, overrides: list[str], *, as_json: bool) -> None:
+    """Make or find the embedded policy and say where it lies."""
+    config = load_config(config_path, overrides)
+    process_environment(Path(config.run.root), quiet=True)
+    with json_output(as_json) as emit:
+        with _board() as board:
+            from libra_core.assembly import prepare_policy
+
+            folder = prepare_policy(config, board.phase)
+        if not as_json:
+            Console().print(f"policy in {folder}", highlight=False, soft_wrap=True)
+        emit({"folder": str(folder)})
+
+
+def run_serve(config_path: Path) -> None:
+    """Serve the deployment `libra-train`; each run is a process of its own, one at a time."""
+    config = load_config(config_path)
+    process_environment(Path(config.run.root))
+    from flows.deployment import serve_training
+    from flows.server import require_server
+
+    require_server()
+    serve_training(config_path)
+
+
+def run_verify_numerics(*, as_json: bool) -> None:
+    """Raises `NumericsError` when a bound is broken."""
+    process_environment(Path("runs"), quiet=True)
+    with json_output(as_json) as emit:
+        with _board() as board:
+            from libra_core.engines.verification.numerics import verify_numerics
+
+            figures = verify_numerics(board.phase)
+        if not as_json:
+            Console().print_json(data=figures)
+        emit(figures)
+
+
+@contextmanager
+def _board() -> Iterator[PlainBoard | BarBoard]:
+    with make_board(Console(stderr=True)) as board:
+        put_up(board)
+        yield board

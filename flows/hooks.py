@@ -1,0 +1,40 @@
+"""Ends of flow runs that the flow itself could not see to. They run in the runner's process, which may not be the flow's."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.flows import Flow
+
+from flows.parameters import TrainParameters
+from libra_core.tracking.run_folder import find_run, read_journal, update_journal
+from tasks.connection import backend
+
+Hook = Callable[[Flow, FlowRun, State], None]
+
+
+def end_as(status: str) -> Hook:
+    """A hook that ends the MLflow run with this status and closes the session, if the flow left them open."""
+
+    def hook(_flow: Flow, flow_run: FlowRun, _state: State) -> None:
+        parameters = TrainParameters.model_validate(flow_run.parameters.get("parameters", {}))
+        config = parameters.load()
+        root = Path(config.run.root if config.run.resume is None else Path(config.run.resume).parent).resolve()
+        run_dir = find_run(root, str(flow_run.id))
+        if run_dir is not None:
+            end_run_folder(run_dir, status)
+
+    hook.__name__ = f"end_as_{status.lower()}"
+    return hook
+
+
+def end_run_folder(run_dir: Path, status: str) -> None:
+    """Idempotent: a run whose flow closed it has nothing left to end."""
+    journal = read_journal(run_dir)
+    if journal.session is not None:
+        backend().close_session(journal.session)
+        update_journal(run_dir, session=None)
+    if journal.mlflow_uri is not None and journal.mlflow_run_id is not None:
+        from libra_core.tracking.mlflow_tracker import end_run  # loads mlflow
+
+        end_run(journal.mlflow_uri, journal.mlflow_run_id, status)

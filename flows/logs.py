@@ -1,0 +1,27 @@
+"""Prefect's console log beside the command line's own sentences."""
+
+import logging
+
+from libra_core.errors import LibraError
+
+_LOGGERS = ("prefect", "prefect.flow_runs", "prefect.task_runs")
+_RUN_LOGGERS = _LOGGERS[1:]
+
+
+def leave_errors_to_the_command_line() -> None:
+    """Keep tracebacks of expected ends out of the terminal: the command line says them in one sentence.
+
+    Prefect's server still gets them. Call it after Prefect has set its logging up.
+    """
+    for name in _LOGGERS:
+        for handler in logging.getLogger(name).handlers:
+            if handler.__class__.__name__ == "PrefectConsoleHandler":
+                handler.addFilter(is_unexpected)
+
+
+def is_unexpected(record: logging.LogRecord) -> bool:
+    """False for the errors of a run that ends by a `LibraError`, an interrupt or a termination, and for its final states."""
+    error = record.exc_info[1] if record.exc_info else None
+    if error is None:
+        return not (record.levelno >= logging.ERROR and record.name.startswith(_RUN_LOGGERS))
+    return isinstance(error, Exception) and not isinstance(error, LibraError)

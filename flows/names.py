@@ -1,0 +1,37 @@
+"""Names and tags by which runs are found in Prefect."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from prefect.context import TagsContext
+from prefect.runtime import flow_run
+
+from flows.parameters import TrainParameters
+from libra_core.config import LibraConfig
+from libra_core.types.session import SessionRef
+
+
+def training_run_name() -> str:
+    """`quickstart-libra-s0`, from the parameters of the flow run that starts."""
+    given: Any = flow_run.parameters["parameters"]
+    config = TrainParameters.model_validate(given).load()
+    return f"{config.run.name}-{config.tracking.baseline}-s{config.seed}"
+
+
+def iteration_run_name() -> str:
+    """`quickstart-20260101-120000-s0/it-00005`: sorts well, and tells trainings apart."""
+    session: SessionRef = flow_run.parameters["session"]
+    return f"{Path(session.run_dir).name}/it-{flow_run.parameters['step']:05d}"
+
+
+def run_tags(config: LibraConfig, run_id: str) -> tuple[str, ...]:
+    return ("libra", config.workload.kind, config.tracking.baseline, run_id)
+
+
+@contextmanager
+def untagged() -> Iterator[None]:
+    """Keep a flow's tags from its tasks: a tagged task asks the server for a concurrency slot and fails when it restarts."""
+    with TagsContext(current_tags=set()):
+        yield

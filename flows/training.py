@@ -1,0 +1,54 @@
+"""`libra-train`: the whole run."""
+
+from prefect import flow, get_run_logger
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+from flows.board import current_board, iteration_line
+from flows.hooks import end_as
+from flows.iteration import iterate
+from flows.lifecycle import TrainingRun, training_run
+from flows.names import training_run_name
+from flows.parameters import TrainParameters
+from libra_core.tracking.summary import RunSummary
+from libra_core.types.reports import IterationReport
+from tasks.connection import connect
+from tasks.training import save_checkpoint
+
+
+@flow(
+    name="libra-train",
+    flow_run_name=training_run_name,
+    persist_result=False,
+    on_cancellation=[end_as("KILLED")],
+    on_failure=[end_as("FAILED")],
+    on_crashed=[end_as("KILLED")],
+)
+def train(parameters: TrainParameters) -> RunSummary:
+    """Iterate until `training.steps`, with checkpoints, then score held-out prompts."""
+    with training_run(parameters.load()) as run, temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        total = run.config.training.steps
+        for step in range(run.first_step, total):
+            show(run, iterate(run, step))
+            if checkpoint_due(step + 1, total, run.config.training.checkpoint.every_steps):
+                save_checkpoint(run.session, step + 1)
+        return conclude(run)
+
+
+def checkpoint_due(finished: int, total: int, every: int) -> bool:
+    """After the last iteration always; before it every `every` ones, and never when `every` is 0."""
+    return finished == total or (every > 0 and finished % every == 0)
+
+
+def show(run: TrainingRun, report: IterationReport) -> None:
+    """Tell those who watch: log, progress artifact, terminal, trace."""
+    total = run.config.training.steps
+    get_run_logger().info(iteration_line(report, total))
+    run.artifacts.progress((report.step + 1) / total)
+    current_board().iteration(report, total)
+    run.recorder.add_trace(connect(run.session).rollout.trace_events)
+
+
+def conclude(run: TrainingRun) -> RunSummary:
+    """Score held-out prompts with the final weights and sum the run up."""
+    heldout = connect(run.session).rollout.evaluate_heldout() if run.config.workload.heldout_prompts else {}
+    return run.recorder.summary(heldout, run.place)

@@ -1,0 +1,154 @@
+"""A tracker that never stops a run: what cannot be delivered waits in the run folder.
+
+One thread delivers, in order. The calling thread only appends to the queue, so a slow or dead server costs a step nothing.
+MLflow's own asynchronous logging is not used: it reports errors only when flushed, and has lost the values by then.
+Shut-down order: `finish` asks the thread to drain within a deadline, then writes the rest to the run folder.
+"""
+
+import json
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from libra_core.tracking.run_folder import write_atomically
+
+_LOG = logging.getLogger(__name__)
+PENDING_FILE = "tracking-pending.json"
+
+RecordKind = Literal["metrics", "tags", "table", "file"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One thing to deliver, as plain JSON."""
+
+    kind: RecordKind
+    content: dict[str, Any]
+    name: str = ""
+    """Of a table or a file."""
+    step: int = 0
+    timestamp_ms: int
+
+
+class Destination(Protocol):
+    """Where records go; any call may raise."""
+
+    def deliver(self, record: Record) -> None: ...
+
+    def end(self, status: str) -> None: ...
+
+
+class BufferedTracker:
+    """Implements `ports.tracking.Tracker`. The queue is shared under a lock; only the thread talks to the destination."""
+
+    def __init__(self, destination: Destination, run_dir: Path, *, retry_s: float = 5.0, drain_s: float = 30.0) -> None:
+        self._destination = destination
+        self._pending_path = run_dir / PENDING_FILE
+        self._retry_s = retry_s
+        self._drain_s = drain_s
+        self._queue: deque[Record] = deque(_read_pending(self._pending_path))
+        self._changed = threading.Condition()
+        self._closing = False
+        self._last_error: str | None = None
+        self._thread = threading.Thread(target=self._deliver_forever, name="tracker", daemon=True)
+        self._thread.start()
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        self._put(Record(kind="metrics", content=dict(metrics), step=step, timestamp_ms=_now_ms()))
+
+    def log_table(self, name: str, rows: Sequence[Mapping[str, object]]) -> None:
+        """Add a table; the file is called `<name>.json`."""
+        columns = {key: [row.get(key) for row in rows] for key in rows[0]} if rows else {}
+        self._put(Record(kind="table", name=name, content=columns, timestamp_ms=_now_ms()))
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        self._put(Record(kind="tags", content=dict(tags), timestamp_ms=_now_ms()))
+
+    def log_file(self, path: Path) -> None:
+        """Add a file of the run folder as it is when it is delivered."""
+        self._put(Record(kind="file", name=str(path), content={}, timestamp_ms=_now_ms()))
+
+    def finish(self, status: str) -> None:
+        """Deliver what is left within the deadline, then end the run; never raises."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(self._drain_s)
+        if self._queue:
+            _LOG.warning(
+                "%d records did not reach the tracker (%s); they lie in %s and are sent when the run is resumed",
+                len(self._queue), self._last_error or "deadline", self._pending_path,
+            )  # fmt: skip
+        self._end(status)
+
+    def _end(self, status: str) -> None:
+        try:
+            self._destination.end(status)
+        except Exception:
+            _LOG.warning("could not mark the tracked run as %s", status, exc_info=True)
+
+    def _put(self, record: Record) -> None:
+        with self._changed:
+            self._queue.append(record)
+            if self._last_error is not None:
+                self._save_pending()
+            self._changed.notify_all()
+
+    def _deliver_forever(self) -> None:
+        """Consumes the queue. Waits for records, or `retry_s` after a failure. Unblocked by `_put` and `finish`."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue or self._closing)
+                if not self._queue:
+                    return
+                record = self._queue[0]
+            if self._try_deliver(record):
+                self._settled()
+            elif self._closing:
+                return
+            else:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closing, timeout=self._retry_s)
+
+    def _try_deliver(self, record: Record) -> bool:
+        """A monitor must not end a run: whatever the destination raises is logged and tried again."""
+        try:
+            self._destination.deliver(record)
+        except Exception as error:
+            with self._changed:
+                if self._last_error is None:
+                    _LOG.warning("tracking fails (%s); records wait in %s", error, self._pending_path)
+                self._last_error = str(error)
+                self._save_pending()
+            return False
+        return True
+
+    def _settled(self) -> None:
+        with self._changed:
+            self._queue.popleft()
+            if self._last_error is not None and not self._queue:
+                _LOG.warning("tracking works again and has caught up")
+                self._last_error = None
+            if not self._queue:
+                self._pending_path.unlink(missing_ok=True)
+
+    def _save_pending(self) -> None:
+        try:
+            write_atomically(self._pending_path, json.dumps([asdict(record) for record in self._queue], default=str))
+        except OSError:
+            _LOG.warning("cannot write %s", self._pending_path, exc_info=True)
+
+
+def _read_pending(path: Path) -> list[Record]:
+    if not path.exists():
+        return []
+    return [Record(**values) for values in json.loads(path.read_text(encoding="utf-8"))]
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,114 @@
+"""From an iteration's reports to metrics with stable names, `group/name_unit`. `docs/metrics.md` is made from this table."""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from libra_core.types.reports import IterationReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One curve."""
+
+    name: str
+    meaning: str
+    read: Callable[[IterationReport], float]
+
+
+def _metric(name: str, meaning: str, read: Callable[[IterationReport], float]) -> Metric:
+    return Metric(name=name, meaning=meaning, read=read)
+
+
+METRICS: tuple[Metric, ...] = (
+    _metric("iteration/t_iter_s", "wall time of the iteration", lambda r: r.t_iter_s),
+    _metric("iteration/t_rollout_s", "time in it during which the fleet had unfinished requests", lambda r: r.t_rollout_s),
+    _metric("iteration/t_train_s", "time in it during which the trainer worked (update and export)", lambda r: r.t_train_s),
+    _metric("iteration/overlap_fraction", "share of T_train during which the fleet worked too", lambda r: r.overlap_fraction),
+    _metric("iteration/tokens_per_s", "generated tokens of the batch per second of T_iter", lambda r: r.tokens_per_s),
+    _metric("rollout/trajectories", "trajectories in the batch", lambda r: r.rollout.trajectories),
+    _metric("rollout/groups", "prompts in the batch", lambda r: r.rollout.groups),
+    _metric("rollout/prompt_tokens", "prompt tokens", lambda r: r.rollout.prompt_tokens),
+    _metric("rollout/generated_tokens", "tokens sampled by the policy", lambda r: r.rollout.generated_tokens),
+    _metric("rollout/tool_tokens", "tokens returned by tools", lambda r: r.rollout.tool_tokens),
+    _metric("rollout/mean_turns", "turns per trajectory", lambda r: r.rollout.mean_turns),
+    _metric("rollout/truncated_fraction", "share of trajectories that ended by length", lambda r: _share(r.rollout.truncated, r)),
+    _metric("rollout/tool_calls", "tool calls", lambda r: r.rollout.tool_calls),
+    _metric("rollout/tool_errors", "tool calls that did not return `ok`", lambda r: r.rollout.tool_errors),
+    _metric(
+        "rollout/staleness_mean_versions", "versions between oldest sampled token and update", lambda r: r.rollout.staleness_mean
+    ),
+    _metric("rollout/staleness_max_versions", "its maximum over the batch", lambda r: r.rollout.staleness_max),
+    _metric("rollout/waited_s", "time the step waited for its batch", lambda r: r.rollout.waited_s),
+    _metric("rollout/generation_s", "first request to last token of the batch", lambda r: r.rollout.generation_s),
+    _metric("rollout/groups_retried", "groups sampled again for want of infrastructure", lambda r: r.rollout.groups_retried),
+    _metric("rollout/groups_partial", "groups trained without all their samples", lambda r: r.rollout.groups_partial),
+    _metric("rollout/groups_dropped", "groups left out", lambda r: r.rollout.groups_dropped),
+    _metric("reward/mean", "mean reward of the batch", lambda r: r.reward.mean),
+    _metric("reward/std", "its standard deviation", lambda r: r.reward.std),
+    _metric("reward/groups_with_signal_fraction", "groups whose rewards differ", lambda r: r.reward.groups_with_signal),
+    _metric("reward/failed", "trajectories without a score", lambda r: r.reward.failed),
+    _metric("reward/duration_s", "time to score the batch", lambda r: r.reward.duration_s),
+    _metric("train/loss", "policy loss", lambda r: r.update.loss),
+    _metric("train/grad_norm", "gradient norm before clipping", lambda r: r.update.grad_norm),
+    _metric("train/entropy_nats", "mean entropy of the policy per loss token", lambda r: r.update.entropy),
+    _metric("train/mismatch_kl_nats", "k3 between sampler and trainer", lambda r: r.update.kl),
+    _metric("train/clip_fraction", "share of loss tokens whose ratio was clipped", lambda r: r.update.clip_fraction),
+    _metric("train/importance_mean", "mean importance ratio", lambda r: r.update.importance_mean),
+    _metric("train/importance_max", "largest importance ratio", lambda r: r.update.importance_max),
+    _metric("train/learning_rate", "learning rate of the step", lambda r: r.update.learning_rate),
+    _metric("train/tokens", "tokens in the forward pass, over all ranks", lambda r: r.update.tokens),
+    _metric("train/loss_tokens", "tokens that carry loss", lambda r: r.update.loss_tokens),
+    _metric("train/micro_batches", "packed micro-batches", lambda r: r.update.micro_batches),
+    _metric("train/logprob_s", "time to recompute log-probs", lambda r: r.update.logprob_s),
+    _metric("train/forward_backward_s", "time of forward and backward passes", lambda r: r.update.forward_backward_s),
+    _metric("train/optimizer_s", "time of the optimizer step", lambda r: r.update.optimizer_s),
+    _metric("train/duration_s", "time of the whole update", lambda r: r.update.duration_s),
+    _metric("train/skipped", "1 when the batch held no learning signal", lambda r: float(r.update.skipped)),
+    _metric("train/policy_version", "version after the step", lambda r: r.update.policy_version),
+    _metric("publication/transfer_s", "export from the trainer", lambda r: r.publication.transfer_s),
+    _metric("publication/total_s", "until every engine serves the new weights", lambda r: r.publication.total_s),
+    _metric("publication/bytes", "size of the weights", lambda r: r.publication.bytes),
+    _metric("publication/paused_max_s", "longest pause of an engine", lambda r: _longest_pause(r)),
+    _metric(
+        "publication/canary_max_error_nats",
+        "engine against trainer on the canary prompt",
+        lambda r: r.publication.canary_max_error,
+    ),
+)
+"""Every iteration has all of them, except those that are not finite. `reward/kind_*_mean` follow the workload's prompt kinds."""
+
+
+def iteration_metrics(report: IterationReport) -> dict[str, float]:
+    """All finite metrics of one iteration, in the table's order."""
+    values = {metric.name: float(metric.read(report)) for metric in METRICS}
+    values |= {f"reward/kind_{_slug(kind)}_mean": mean for kind, mean in report.reward.by_kind.items()}
+    return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def metrics_markdown() -> str:
+    """The table as a documentation page."""
+    rows = "\n".join(f"| `{metric.name}` | {metric.meaning} |" for metric in METRICS)
+    return (
+        "# Metrics\n\nMade by `libra docs metrics` from `libra_core/tracking/metrics.py`. Steps count from 0. "
+        "Values that are not finite are left out.\n\n"
+        f"| metric | meaning |\n|---|---|\n{rows}\n"
+        "| `reward/kind_<kind>_mean` | mean reward of the prompts of one kind |\n"
+        "| `progress/wall_s` | training time since the run began, resumed parts included |\n"
+        "| `progress/generated_tokens` | tokens sampled since the run began |\n"
+        "| `summary/*` | one value per run, set at its end; the keys of `libra train --json` |\n"
+        "| `heldout/*` | success on held-out prompts, scored once at the end |\n"
+    )
+
+
+def _share(count: int, report: IterationReport) -> float:
+    return count / report.rollout.trajectories if report.rollout.trajectories else math.nan
+
+
+def _longest_pause(report: IterationReport) -> float:
+    return max((engine.paused_s for engine in report.publication.engines), default=math.nan)
+
+
+def _slug(kind: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", kind.lower()).strip("_") or "unnamed"

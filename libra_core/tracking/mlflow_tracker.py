@@ -1,0 +1,142 @@
+"""MLflow as a destination of records. One run per training; a resumed training continues its run.
+
+May fail while it is opened, with one sentence. Afterwards `BufferedTracker` keeps its failures from the training loop.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import set_tracking_uri
+
+from libra_core.config import LibraConfig
+from libra_core.errors import ResourceError
+from libra_core.tracking.buffered import Record
+
+_MAX_PARAM_LENGTH = 500
+_PARAMS_PER_CALL = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLabels:
+    """How an MLflow run is found among others."""
+
+    name: str
+    tags: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class MlflowRun:
+    """One MLflow run; used by one thread at a time."""
+
+    def __init__(self, client: MlflowClient, run_id: str, experiment_id: str, uri: str) -> None:
+        self._client = client
+        self.run_id = run_id
+        self.experiment_id = experiment_id
+        self.uri = uri
+
+    @property
+    def url(self) -> str:
+        """Page of the run; for a sqlite store, where `make ui` shows it."""
+        host = self.uri if self.uri.startswith("http") else "http://127.0.0.1:5000"
+        return f"{host.rstrip('/')}/#/experiments/{self.experiment_id}/runs/{self.run_id}"
+
+    def deliver(self, record: Record) -> None:
+        """Send one record; raises whatever MLflow raises."""
+        match record.kind:
+            case "metrics":
+                metrics = [Metric(key, value, record.timestamp_ms, record.step) for key, value in record.content.items()]
+                self._client.log_batch(self.run_id, metrics=metrics)
+            case "tags":
+                tags = [RunTag(key, str(value)) for key, value in record.content.items()]
+                self._client.log_batch(self.run_id, tags=tags)
+            case "table":
+                self._client.log_table(self.run_id, data=record.content, artifact_file=f"{record.name}.json")
+            case "file":
+                self._client.log_artifact(self.run_id, record.name)
+
+    def end(self, status: str) -> None:
+        """Set the run's status: `FINISHED`, `FAILED` or `KILLED`."""
+        self._client.set_terminated(self.run_id, status)
+
+
+def mlflow_uri(config: LibraConfig) -> str | None:
+    """The store that this configuration means; None when MLflow is off."""
+    match config.tracking.mlflow_uri:
+        case "off":
+            return None
+        case None:
+            return f"sqlite:///{Path(config.run.root).resolve() / 'mlflow.db'}"
+        case uri:
+            return uri
+
+
+def open_experiment(config: LibraConfig, uri: str) -> str:
+    """Reach the store and make sure of the experiment; returns its id.
+
+    Raises:
+        ResourceError: when the store cannot be reached.
+    """
+    try:
+        client = _client(uri)
+        experiment = client.get_experiment_by_name(config.tracking.experiment)
+        if experiment is not None:
+            return str(experiment.experiment_id)
+        return str(client.create_experiment(config.tracking.experiment, artifact_location=_artifact_location(config, uri)))
+    except (MlflowException, OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ResourceError(
+            f"cannot use MLflow at {uri}: {reason}; start it, correct tracking.mlflow_uri, "
+            "or set it to `off` to write only the run folder"
+        ) from None
+
+
+def start_run(config: LibraConfig, uri: str, labels: RunLabels, run_id: str | None) -> MlflowRun:
+    """A run with its params and tags, or `run_id` opened again."""
+    experiment_id = open_experiment(config, uri)
+    client = _client(uri)
+    if run_id is not None:
+        client.update_run(run_id, status="RUNNING")
+    else:
+        run = client.create_run(experiment_id, run_name=labels.name, start_time=int(time.time() * 1000))
+        run_id = str(run.info.run_id)
+        params = [Param(key, value) for key, value in flat_params(config.model_dump(mode="json"))]
+        for start in range(0, len(params), _PARAMS_PER_CALL):
+            client.log_batch(run_id, params=params[start : start + _PARAMS_PER_CALL])
+    client.log_batch(run_id, tags=[RunTag(key, value) for key, value in labels.tags.items()])
+    return MlflowRun(client, run_id, experiment_id, uri)
+
+
+def end_run(uri: str, run_id: str, status: str) -> None:
+    """End the run of a process that died; a run that has already ended keeps its status."""
+    client = _client(uri)
+    if client.get_run(run_id).info.status == "RUNNING":
+        client.set_terminated(run_id, status)
+
+
+def flat_params(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """`training.layout.tp` and so on, as MLflow wants them: text of at most 500 characters."""
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from flat_params(value, f"{name}.")  # pyright: ignore[reportUnknownArgumentType]
+        else:
+            yield name, str(value)[:_MAX_PARAM_LENGTH]
+
+
+def _client(uri: str) -> MlflowClient:
+    # log_table and log_artifact read the global store as well as the client's own.
+    set_tracking_uri(uri)
+    return MlflowClient(tracking_uri=uri)
+
+
+def _artifact_location(config: LibraConfig, uri: str) -> str | None:
+    """Absolute for a database on this machine: MLflow would otherwise use the folder that the process happens to be in."""
+    if urlsplit(uri).scheme.startswith("http"):
+        return None
+    return (Path(config.run.root).resolve() / "mlartifacts" / config.tracking.experiment).as_uri()

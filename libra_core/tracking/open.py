@@ -1,0 +1,36 @@
+"""Chooses the tracker that the configuration asks for."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from libra_core.config import LibraConfig
+from libra_core.tracking.buffered import BufferedTracker
+from libra_core.tracking.mlflow_tracker import RunLabels, mlflow_uri, open_experiment, start_run
+from libra_core.tracking.recorder import FileTracker, NullTracker
+from libra_core.tracking.run_folder import read_journal, update_journal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTracker:
+    """A tracker and where its run is seen; None when MLflow is off."""
+
+    tracker: FileTracker
+    run_id: str | None
+    url: str | None
+
+
+def check_tracker(config: LibraConfig) -> None:
+    """Fail before anything expensive starts; raises `ResourceError`."""
+    uri = mlflow_uri(config)
+    if uri is not None:
+        open_experiment(config, uri)
+
+
+def open_tracker(config: LibraConfig, run_dir: Path, labels: RunLabels) -> OpenTracker:
+    """Start the run's MLflow run, or continue the one that its journal names."""
+    uri = mlflow_uri(config)
+    if uri is None:
+        return OpenTracker(tracker=NullTracker(), run_id=None, url=None)
+    run = start_run(config, uri, labels, run_id=read_journal(run_dir).mlflow_run_id)
+    update_journal(run_dir, mlflow_run_id=run.run_id, mlflow_uri=uri)
+    return OpenTracker(tracker=BufferedTracker(run, run_dir), run_id=run.run_id, url=run.url)

@@ -1,0 +1,116 @@
+"""Everything that is written down about one run, by the one process that trains."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from libra_core.ports.tracking import Tracker
+from libra_core.tracking import jsonl
+from libra_core.tracking.metrics import iteration_metrics
+from libra_core.tracking.run_folder import read_journal, update_journal
+from libra_core.tracking.summary import RunPlace, RunSummary, summarise
+from libra_core.tracking.trace import FILE_NAME as TRACE_FILE
+from libra_core.tracking.trace import TraceWriter
+from libra_core.types.reports import IterationReport
+
+
+class FileTracker(Tracker, Protocol):
+    """A tracker that also keeps files."""
+
+    def log_file(self, path: Path) -> None: ...
+
+
+class NullTracker:
+    """For runs whose only record is the run folder."""
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None: ...
+
+    def log_table(self, name: str, rows: Sequence[Mapping[str, object]]) -> None: ...
+
+    def set_tags(self, tags: Mapping[str, str]) -> None: ...
+
+    def log_file(self, path: Path) -> None: ...
+
+    def finish(self, status: str) -> None: ...
+
+
+class Recorder:
+    """Owns metrics.jsonl, trace.json, the journal and the tracker of one run. Used by one thread."""
+
+    def __init__(self, run_dir: Path, tracker: FileTracker, *, first_step: int = 0) -> None:
+        self.run_dir = run_dir
+        self._tracker = tracker
+        self._trace = TraceWriter(run_dir)
+        self._clock_s = time.monotonic()
+        self._traced_until_s = time.time()
+        self._reports: dict[int, IterationReport] = {}
+        self._is_open = True
+        jsonl.drop_metrics_from(run_dir, first_step)
+
+    def record(self, report: IterationReport) -> None:
+        """Write one finished iteration; the journal comes last, so that it never promises what is not written."""
+        journal = read_journal(self.run_dir)
+        now_s = time.monotonic()
+        wall_s = journal.wall_s + now_s - self._clock_s
+        tokens = journal.generated_tokens + report.rollout.generated_tokens
+        metrics = iteration_metrics(report) | {"progress/wall_s": wall_s, "progress/generated_tokens": float(tokens)}
+        jsonl.append_metrics(self.run_dir, report.step, metrics)
+        self._tracker.log_metrics(metrics, report.step)
+        self._reports = {report.step: report}
+        update_journal(
+            self.run_dir,
+            next_step=report.step + 1,
+            policy_version=int(report.update.policy_version),
+            wall_s=wall_s,
+            generated_tokens=tokens,
+        )
+        self._clock_s = now_s
+
+    def recorded(self, step: int) -> IterationReport | None:
+        """The report of the newest iteration if it is this one: it is finished and must not run again."""
+        return self._reports.get(step)
+
+    def add_trace(self, events_since: Callable[[float], Iterable[Mapping[str, object]]]) -> None:
+        """Append what happened since the call before; `events_since` takes unix seconds."""
+        since_s, self._traced_until_s = self._traced_until_s, time.time()
+        self._trace.append(events_since(since_s))
+
+    def add_samples(self, step: int, rows: Sequence[Mapping[str, object]]) -> None:
+        """Trajectories as text, one table per sampled step."""
+        self._tracker.log_table(f"trajectories/step-{step:05d}", rows)
+
+    def summary(self, heldout: Mapping[str, float], place: RunPlace) -> RunSummary:
+        """The run so far; its metrics also go to the tracker."""
+        rows = jsonl.read_metrics(self.run_dir)
+        summary = summarise(rows, place, heldout)
+        self._tracker.log_metrics(summary.metrics(), step=int(rows[-1]["step"]))
+        return summary
+
+    def finish(self, status: str) -> None:
+        """Complete the files, hand them to the tracker and end its run; a second call does nothing."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._trace.close()
+        self._tracker.set_tags({"outcome": status.lower()})
+        for name in ("config.yaml", jsonl.FILE_NAME, TRACE_FILE):
+            if (self.run_dir / name).exists():
+                self._tracker.log_file(self.run_dir / name)
+        self._tracker.finish(status)
+
+
+_RECORDERS: dict[str, Recorder] = {}
+
+
+def register_recorder(run_id: str, recorder: Recorder | None) -> None:
+    """Let the tasks of this process find the recorder; None forgets it."""
+    if recorder is None:
+        _RECORDERS.pop(run_id, None)
+    else:
+        _RECORDERS[run_id] = recorder
+
+
+def recorder_for(run_id: str) -> Recorder:
+    assert run_id in _RECORDERS, f"run {run_id} is not recorded by this process"
+    return _RECORDERS[run_id]

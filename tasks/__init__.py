@@ -1,0 +1,1 @@
+"""Prefect tasks: each connects to the session, makes one call and returns a small report."""

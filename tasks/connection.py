@@ -1,0 +1,78 @@
+"""How flows and tasks reach the session's actors: through `libra_core.assembly`, or through a stand-in in tests."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from libra_core.config import LibraConfig
+from libra_core.ports.pools import ClusterController, PolicyTrainer, RewardScorer, RolloutPool
+from libra_core.types.ids import BatchId
+from libra_core.types.reports import IterationReport, PublicationReport, RewardReport, RolloutReport, UpdateReport
+from libra_core.types.session import SessionRef
+
+
+class ObservedRollout(RolloutPool, Protocol):
+    """A rollout pool that also tells what it did."""
+
+    def iteration_report(
+        self, step: int, rollout: RolloutReport, reward: RewardReport, update: UpdateReport, publication: PublicationReport
+    ) -> IterationReport: ...
+
+    def sample_trajectories(self, batch_id: BatchId, count: int) -> list[dict[str, object]]: ...
+
+    def trace_events(self, since_s: float) -> list[dict[str, object]]: ...
+
+    def evaluate_heldout(self) -> dict[str, float]: ...
+
+
+class VersionedTrainer(PolicyTrainer, Protocol):
+    """A trainer that knows how far it is."""
+
+    def version(self) -> int: ...
+
+
+class Connection(Protocol):
+    """Typed clients of one session."""
+
+    rollout: ObservedRollout
+    reward: RewardScorer
+    trainer: VersionedTrainer
+    controller: ClusterController
+
+
+class Backend(Protocol):
+    """What opens, finds and closes sessions."""
+
+    def open_session(self, config: LibraConfig, run_dir: Path, report: Callable[[str, float], None]) -> SessionRef: ...
+
+    def connect(self, session: SessionRef) -> Connection: ...
+
+    def close_session(self, session: SessionRef) -> None: ...
+
+
+_stand_ins: list[Backend] = []
+
+
+def backend() -> Backend:
+    """`libra_core.assembly`, unless a test put something in its place."""
+    if _stand_ins:
+        return _stand_ins[-1]
+    from libra_core import assembly  # loads Ray, vLLM and Megatron; only when a session is wanted
+
+    return assembly
+
+
+def connect(session: SessionRef) -> Connection:
+    """Clients of the session's actors, cached per process."""
+    return backend().connect(session)
+
+
+@contextmanager
+def using(stand_in: Backend) -> Iterator[None]:
+    """Within the block sessions come from this backend."""
+    _stand_ins.append(stand_in)
+    try:
+        yield
+    finally:
+        _stand_ins.pop()

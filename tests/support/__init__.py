@@ -1,0 +1,1 @@
+"""Builders and stand-ins shared by tests and benchmarks."""

@@ -1,0 +1,69 @@
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from libra_core.tracking.buffered import PENDING_FILE, BufferedTracker, Record
+
+
+@dataclass
+class FlakyDestination:
+    """Refuses the first `failures` records."""
+
+    failures: int = 0
+    ending_fails: bool = False
+    delivered: list[Record] = field(default_factory=list)
+    status: str | None = None
+
+    def deliver(self, record: Record) -> None:
+        if self.failures > 0:
+            self.failures -= 1
+            raise ConnectionError("mlflow is away")
+        self.delivered.append(record)
+
+    def end(self, status: str) -> None:
+        if self.ending_fails:
+            raise ConnectionError("mlflow is away")
+        self.status = status
+
+
+def _tracker(destination: FlakyDestination, run_dir: Path) -> BufferedTracker:
+    return BufferedTracker(destination, run_dir, retry_s=0.01, drain_s=5.0)
+
+
+def test_records_arrive_in_order(tmp_path: Path) -> None:
+    destination = FlakyDestination()
+    tracker = _tracker(destination, tmp_path)
+    for step in range(20):
+        tracker.log_metrics({"reward/mean": 0.1}, step)
+    tracker.finish("FINISHED")
+    assert [record.step for record in destination.delivered] == list(range(20))
+    assert destination.status == "FINISHED"
+
+
+def test_outage_is_caught_up(tmp_path: Path) -> None:
+    destination = FlakyDestination(failures=3)
+    tracker = _tracker(destination, tmp_path)
+    for step in range(5):
+        tracker.log_metrics({"reward/mean": 0.1}, step)
+    while len(destination.delivered) < 5:
+        pass
+    tracker.finish("FINISHED")
+    assert [record.step for record in destination.delivered] == [0, 1, 2, 3, 4]
+    assert not (tmp_path / PENDING_FILE).exists()
+
+
+def test_what_never_arrives_lies_in_the_run_folder_and_is_sent_on_resume(tmp_path: Path) -> None:
+    tracker = _tracker(FlakyDestination(failures=10**9), tmp_path)
+    tracker.log_metrics({"reward/mean": 0.1}, 0)
+    tracker.log_table("trajectories/step-00000", [{"text": "a"}, {"text": "b"}])
+    tracker.finish("FAILED")
+    assert [item["kind"] for item in json.loads((tmp_path / PENDING_FILE).read_text())] == ["metrics", "table"]
+
+    resumed = FlakyDestination()
+    _tracker(resumed, tmp_path).finish("FINISHED")
+    assert [record.kind for record in resumed.delivered] == ["metrics", "table"]
+    assert resumed.delivered[1].content == {"text": ["a", "b"]}
+
+
+def test_failing_end_does_not_raise(tmp_path: Path) -> None:
+    _tracker(FlakyDestination(ending_fails=True), tmp_path).finish("FINISHED")

@@ -1,0 +1,33 @@
+from pathlib import Path
+
+import pytest
+
+from libra_core.config import LibraConfig
+from libra_core.errors import ResourceError
+from libra_core.tracking.mlflow_tracker import flat_params, mlflow_uri, open_experiment
+
+
+def _config(root: Path, uri: str | None = None) -> LibraConfig:
+    return LibraConfig.model_validate({"run": {"root": str(root)}, "tracking": {"mlflow_uri": uri}})
+
+
+def test_default_store_lies_under_the_run_root(tmp_path: Path) -> None:
+    assert mlflow_uri(_config(tmp_path)) == f"sqlite:///{tmp_path.resolve()}/mlflow.db"
+
+
+def test_off_means_no_store(tmp_path: Path) -> None:
+    assert mlflow_uri(_config(tmp_path, "off")) is None
+
+
+def test_store_that_cannot_be_reached_is_one_sentence(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/no/such/folder/mlflow.db"
+    (tmp_path / "no").write_text("a file where a folder is wanted")
+    with pytest.raises(ResourceError, match="set it to `off`") as raised:
+        open_experiment(_config(tmp_path, uri), uri)
+    assert "\n" not in str(raised.value)
+
+
+def test_params_are_the_flat_config() -> None:
+    params = dict(flat_params(LibraConfig().model_dump(mode="json")))
+    assert params["training.layout.tp"] == "1"
+    assert all(len(value) <= 500 for value in params.values())
