@@ -1,0 +1,143 @@
+"""The training flow on a private Prefect server and a real MLflow store, with a session that answers at once."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun
+from prefect.testing.utilities import prefect_test_harness
+
+from flows.parameters import TrainParameters
+from flows.training import train
+from libra_core.config.loading import process_environment
+from libra_core.errors import ResourceError, TrainerLostError
+from libra_core.tracking.run_folder import read_journal
+from libra_core.tracking.summary import RunSummary
+from support.session import FakeBackend
+from tasks.connection import using
+
+pytestmark = pytest.mark.integration
+
+STEPS = 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    process_environment(tmp_path_factory.mktemp("prefect"))
+    with prefect_test_harness(server_startup_timeout=180):
+        yield
+
+
+@dataclass(kw_only=True)
+class Training:
+    """Runs the flow under one root."""
+
+    root: Path
+
+    def __call__(self, backend: FakeBackend, *overrides: str, resume: Path | None = None) -> RunSummary:
+        config = self.root / "config.yaml"
+        config.write_text(f"run: {{name: demo, root: {self.root}/runs}}\ntraining: {{steps: {STEPS}}}\n")
+        parameters = TrainParameters(config=str(config), overrides=list(overrides), resume=str(resume) if resume else None)
+        with using(backend):
+            return train(parameters)
+
+    def run_folder(self) -> Path:
+        return next(path for path in (self.root / "runs").glob("demo-*") if path.is_dir())
+
+    def mlflow_run(self, run_dir: Path) -> Any:
+        journal = read_journal(run_dir)
+        assert journal.mlflow_run_id is not None
+        return MlflowClient(tracking_uri=journal.mlflow_uri).get_run(journal.mlflow_run_id)
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Training:
+    return Training(root=tmp_path)
+
+
+def _flow_runs(matches: Callable[[FlowRun], bool]) -> list[FlowRun]:
+    with get_client(sync_client=True) as client:
+        return [run for run in client.read_flow_runs(limit=200) if matches(run)]
+
+
+def test_finished_run_is_recorded_everywhere(training: Training) -> None:
+    backend = FakeBackend()
+    summary = training(backend)
+    run_dir = Path(summary.run_dir)
+
+    assert (backend.opened, backend.closed) == (1, 1)
+    assert backend.taken == list(range(STEPS))
+    assert backend.published == [1, 2, 3, 4]
+    assert backend.checkpoints == [STEPS]
+
+    mlflow_run = training.mlflow_run(run_dir)
+    assert mlflow_run.info.status == "FINISHED"
+    assert mlflow_run.data.params["training.steps"] == str(STEPS)
+    assert mlflow_run.data.tags["outcome"] == "finished"
+    assert mlflow_run.data.metrics["summary/steps"] == STEPS
+    history = MlflowClient(tracking_uri=read_journal(run_dir).mlflow_uri).get_metric_history(
+        mlflow_run.info.run_id, "reward/mean"
+    )
+    assert sorted(point.step for point in history) == list(range(STEPS))
+
+    assert len((run_dir / "metrics.jsonl").read_text().splitlines()) == STEPS
+    assert any(event["ph"] == "X" for event in json.loads((run_dir / "trace.json").read_text()))
+    assert read_journal(run_dir).session is None
+
+
+def test_iterations_are_named_and_tagged_subflows_whose_tasks_have_no_tags(training: Training) -> None:
+    name = Path(training(FakeBackend()).run_dir).name
+    iterations = _flow_runs(lambda run: run.name.startswith(f"{name}/"))
+    assert sorted(run.name for run in iterations) == [f"{name}/it-{step:05d}" for step in range(STEPS)]
+    assert all({"libra", "search_r1", name} <= set(run.tags) for run in iterations)
+    with get_client(sync_client=True) as client:
+        task_runs = [run for run in client.read_task_runs(limit=200) if run.name.startswith(("rollout-", "update-", "log-"))]
+    assert task_runs
+    assert all(not run.tags for run in task_runs)
+
+
+def test_inline_iterations_make_no_subflows(training: Training) -> None:
+    name = Path(training(FakeBackend(), "orchestration.iteration_as=inline").run_dir).name
+    assert _flow_runs(lambda run: run.name.startswith(f"{name}/")) == []
+
+
+def test_lost_trainer_fails_the_run_and_it_resumes_in_the_same_mlflow_run(training: Training) -> None:
+    broken = FakeBackend(fail_at=2, failure=TrainerLostError("rank 0 died"))
+    with pytest.raises(TrainerLostError):
+        training(broken)
+    run_dir = training.run_folder()
+    first = training.mlflow_run(run_dir)
+    assert first.info.status == "FAILED"
+    assert broken.closed == 1
+
+    resumed = FakeBackend(start_version=2)
+    summary = training(resumed, resume=run_dir)
+    assert resumed.taken == [2, 3]
+    assert summary.steps == STEPS
+    assert summary.mlflow_run_id == first.info.run_id
+    assert training.mlflow_run(run_dir).info.status == "FINISHED"
+
+
+def test_interrupt_ends_the_run_as_killed(training: Training) -> None:
+    backend = FakeBackend(fail_at=1, failure=KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        training(backend)
+    assert training.mlflow_run(training.run_folder()).info.status == "KILLED"
+    assert backend.closed == 1
+
+
+def test_refused_start_leaves_no_run_folder(training: Training) -> None:
+    with pytest.raises(ResourceError):
+        training(FakeBackend(open_failure=ResourceError("no memory")))
+    assert list((training.root / "runs").glob("demo-*")) == []
+
+
+def test_run_without_mlflow_keeps_its_folder(training: Training) -> None:
+    summary = training(FakeBackend(), "tracking.mlflow_uri=off")
+    assert summary.mlflow_run_id is None
+    assert len((Path(summary.run_dir) / "metrics.jsonl").read_text().splitlines()) == STEPS
