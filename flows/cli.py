@@ -32,7 +32,10 @@ def in_sentences(command: Command) -> Command:
 
 
 app = typer.Typer(
-    help="Agentic RL post-training with rollout and training kept in balance.", no_args_is_help=True, add_completion=False
+    help="Agentic RL post-training with rollout and training kept in balance.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
 )
 config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True)
 docs_app = typer.Typer(help="Documentation made from the code.", no_args_is_help=True)

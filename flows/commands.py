@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -12,6 +13,7 @@ from flows.output import json_output
 from flows.parameters import TrainParameters
 from libra_core.config import load_config
 from libra_core.config.loading import process_environment
+from libra_core.errors import ConfigError, NumericsError
 
 
 def run_training(parameters: TrainParameters, *, as_json: bool) -> None:
@@ -44,15 +46,20 @@ def run_training(parameters: TrainParameters, *, as_json: bool) -> None:
 def run_warm_start(config_path: Path, overrides: list[str], *, as_json: bool) -> None:
     """Make or find the embedded policy and say where it lies."""
     config = load_config(config_path, overrides)
+    if config.model.path is not None:
+        raise ConfigError(
+            f"model.path = {config.model.path!r} needs no warm start; it makes the embedded policy of a run without model.path"
+        )
     process_environment(Path(config.run.root), quiet=True)
     with json_output(as_json) as emit:
         with _board() as board:
-            from libra_core.assembly import prepare_policy
+            from libra_core.engines.warm_start.ensure import ensure_policy
 
-            folder = prepare_policy(config, board.phase)
+            result = asdict(ensure_policy(config, board.phase))
+        facts = {name: str(value) if isinstance(value, Path) else value for name, value in result.items()}
         if not as_json:
-            Console().print(f"policy in {folder}", highlight=False, soft_wrap=True)
-        emit({"folder": str(folder)})
+            Console().print(*(f"{name}: {value}" for name, value in facts.items()), sep="\n", highlight=False, soft_wrap=True)
+        emit(facts)
 
 
 def run_serve(config_path: Path) -> None:
@@ -71,12 +78,16 @@ def run_verify_numerics(*, as_json: bool) -> None:
     process_environment(Path("runs"), quiet=True)
     with json_output(as_json) as emit:
         with _board() as board:
-            from libra_core.engines.verification.numerics import verify_numerics
+            from libra_core.engines.verification.numerics import run_numerics
 
-            figures = verify_numerics(board.phase)
+            figures = run_numerics(lambda check: board.phase(check, 0.0))
         if not as_json:
             Console().print_json(data=figures)
         emit(figures)
+        if not figures["passed"]:
+            raise NumericsError(
+                "a figure of `libra verify numerics` is outside its bound; compare it with `bounds` in the output"
+            )
 
 
 @contextmanager

@@ -38,7 +38,7 @@ def prepare_policy(config: LibraConfig, report: Report) -> Path:
     """The configured HF folder, or the warm-started tiny policy from the cache."""
     if config.model.path is not None:
         return Path(config.model.path)
-    from libra_core.engines.warm_start import ensure_policy
+    from libra_core.engines.warm_start.ensure import ensure_policy
 
     return ensure_policy(config, report).folder
 

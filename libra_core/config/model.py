@@ -23,12 +23,12 @@ class WarmStartConfig(Section):
     """Supervised start of the tiny policy: learn the skill on invented worlds, then lower its base rate."""
 
     seed: int = 0
-    clean_steps: int = Field(default=800, ge=1)
+    clean_steps: int = Field(default=900, ge=1)
     """Steps on correct demonstrations."""
     mixed_steps: int = Field(default=40, ge=0)
     """Steps on demonstrations of mixed quality, which set the base success rate."""
     batch_size: int = Field(default=16, ge=1)
-    learning_rate: float = Field(default=4e-3, gt=0)
+    learning_rate: float = Field(default=1e-2, gt=0)
     """Peak of Adam's, for embeddings and norms."""
     matrix_learning_rate: float = Field(default=3e-2, gt=0)
     """Peak of Muon's, for the matrices."""

@@ -21,6 +21,12 @@ class RolloutConfig(Section):
     """The fleet, for example `[{tp: 1, count: 2}]`."""
     staleness: int = Field(default=1, ge=0)
     """η: a group started at version v trains at version v+η at the latest. 0 is synchronous."""
+    age_slack: int = Field(default=0, ge=0)
+    """X: a group may train up to X steps later still, so that a few slow groups do not stop everybody."""
+    kv_fill: float = Field(default=0.7, gt=0, le=1)
+    """Share of an engine's KV cache that may be promised to trajectories, in expected context; the others wait unbound."""
+    queue_order: Literal["fifo", "longest_first"] = "fifo"
+    """Which waiting trajectory binds next: of the oldest group, or the one expected to grow longest."""
     groups_per_step: int = Field(default=16, ge=1)
     """Prompts per optimizer step."""
     group_size: int = Field(default=8, ge=2)

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from libra_core.config.base import Section
 
@@ -39,6 +39,12 @@ class TrackingConfig(Section):
     sample_trajectories: int = Field(default=4, ge=0)
     """Trajectories logged as text every `sample_every_steps`."""
     sample_every_steps: int = Field(default=10, ge=1)
+
+    @field_validator("mlflow_uri", mode="before")
+    @classmethod
+    def _off_is_a_word(cls, value: object) -> object:
+        """YAML reads a bare `off` as false."""
+        return "off" if value is False else value
 
 
 class RunConfig(Section):

@@ -23,6 +23,10 @@ class TurnContext:
     """Causal state of the trajectory that needs an engine."""
 
     trajectory_id: TrajectoryId
+    kind: str
+    """Prompt kind, the coarsest predictor of length."""
+    order: int
+    """Position of its group in the run; older groups come first."""
     current: EngineId | None
     """Where its prefix cache is; None before the first turn or after an engine loss."""
     context_tokens: int

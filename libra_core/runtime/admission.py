@@ -1,9 +1,9 @@
-"""Who may start and who trains next: the staleness bound as pure functions.
+"""Who may start and who trains next: two staleness bounds as pure functions.
 
-With B groups per step and bound η, a group started at version v trains at step v+η at the latest. Two rules keep it.
-Admission never lets more than (η + v + 1)·B groups be issued while the trainer stands at version v. And a step takes the
-oldest ready groups, but waits when younger ones would crowd older ones out: for every later step s' at most (s'-s)·B groups
-that are due by s' may be left behind.
+With B groups per step, bound η and slack X, admission holds the *mean* age down: while the trainer stands at version v, at
+most (η + v + 1)·B groups have ever been issued. The *hard* bound is due(g) = v+η+X: the last step that may train a group
+started at version v. A step takes the oldest ready groups, but no group so young that an older one would miss its due step:
+for every step s' before its own, the groups due by s' must still fit into the places that are left until s'.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,37 +27,62 @@ def groups_to_issue(state: AdmissionState, *, groups_per_step: int, staleness: i
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchChoice:
-    """Either the groups of the step, or the groups it still waits for."""
+class StepWindow:
+    """The step that is being filled."""
+
+    step: int
+    """Equals the trainer's version."""
+    groups_per_step: int
+    staleness: int
+    age_slack: int = 0
+
+    def due(self, started_version: int) -> int:
+        """Last step that may train a group started at this version."""
+        return started_version + self.staleness + self.age_slack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Groups that the step may take at once, and the unfinished ones that keep others out."""
 
     chosen: tuple[int, ...]
     late: tuple[int, ...]
-    """Unfinished groups, one of which must be in this step."""
-
-    @property
-    def complete(self) -> bool:
-        return bool(self.chosen)
 
 
-def choose_batch(
-    ready: Mapping[int, int], in_flight: Mapping[int, int], *, step: int, groups_per_step: int, staleness: int
-) -> BatchChoice:
-    """Pick the oldest ready groups, once no group that must not be left behind is missing.
+def select_groups(
+    ready: Mapping[int, int], in_flight: Mapping[int, int], window: StepWindow, *, places: int
+) -> Selection:
+    """The oldest ready groups, as many as fit without making an older group miss its due step.
 
     Args:
         ready: start version by group index, finished and untrained.
         in_flight: start version by group index, still running.
-        step: the step to fill, which equals the trainer's version.
+        places: how many groups the step still lacks.
     """
-    oldest = sorted(ready, key=lambda index: (ready[index], index))[:groups_per_step]
-    for due in range(step, step + staleness + 1):
-        limit = due - staleness
-        running = [index for index, version in in_flight.items() if version <= limit]
-        waiting = sum(version <= limit for version in ready.values())
-        taken = sum(ready[index] <= limit for index in oldest)
-        if len(running) + waiting - taken > (due - step) * groups_per_step:
-            return BatchChoice(chosen=(), late=tuple(sorted(running)))
-    return BatchChoice(chosen=tuple(oldest) if len(oldest) == groups_per_step else (), late=())
+    due = {index: window.due(version) for index, version in {**in_flight, **ready}.items()}
+    chosen: list[int] = []
+    for index in sorted(ready, key=lambda index: (due[index], index)):
+        if len(chosen) == places:
+            return Selection(chosen=tuple(chosen), late=())
+        left = places - len(chosen) - 1
+        blocked_by = _crowded_out(due, in_flight, due[index], left=left, window=window)
+        if blocked_by:
+            return Selection(chosen=tuple(chosen), late=blocked_by)
+        chosen.append(index)
+        del due[index]
+    at_limit = tuple(sorted(index for index in in_flight if due[index] <= window.step))
+    return Selection(chosen=tuple(chosen), late=at_limit if len(chosen) < places else ())
+
+
+def _crowded_out(
+    due: Mapping[int, int], in_flight: Mapping[int, int], before: int, *, left: int, window: StepWindow
+) -> tuple[int, ...]:
+    """Unfinished groups that could miss their due step if the step had only `left` places, looking at steps `< before`."""
+    for step in range(window.step, before):
+        waiting = [index for index, last in due.items() if last <= step]
+        if len(waiting) > left + (step - window.step) * window.groups_per_step:
+            return tuple(sorted(index for index in waiting if index in in_flight))
+    return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,15 +1,16 @@
-"""The coordinator's view of the engines: handles, loads, losses. Lives inside one event loop."""
+"""The coordinator's view of the engines: handles, loads, places, losses. Lives inside one event loop."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from ray.exceptions import RayActorError, RayTaskError
 
 from libra_core.errors import EngineLostError
 from libra_core.ports.routing import EngineLoad, RoutingPolicy, TurnContext
-from libra_core.types.ids import EngineId
+from libra_core.runtime.kv_ledger import ContextHistory, KvLedger
+from libra_core.types.ids import EngineId, TrajectoryId
 from libra_core.types.trajectory import GeneratedTurn, GenerationRequest
 
 ActorHandle = Any
@@ -22,55 +23,81 @@ class EngineMember:
 
     engine_id: EngineId
     tp: int
+    kv_tokens: int
     handle: ActorHandle
-    in_flight: int = 0
+    bound: int = 0
+    """Trajectories that hold a place on it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Waiting:
+    turn: TurnContext
+    bound: "asyncio.Future[EngineMember]"
 
 
 @dataclass(slots=True, kw_only=True)
 class Fleet:
-    """Routes turns to engines and drops engines that die.
+    """Binds trajectories to engines, late and within each engine's KV share, and drops engines that die.
 
-    Owned by the coordinator's event loop. `on_lost` is called once per lost engine; whoever replaces it calls `add`.
+    Owned by the coordinator's event loop. A trajectory keeps its place from `bind` to `release`, through its tool calls; one
+    without a place waits in a queue and is unblocked by a release or by an engine that joins. `on_lost` is called once per
+    lost engine; whoever replaces it calls `add`.
     """
 
     policy: RoutingPolicy
+    ledger: KvLedger
+    history: ContextHistory
+    queue_order: Literal["fifo", "longest_first"]
     turn_deadline_s: float
     refill_deadline_s: float
-    """How long a turn waits for an engine when none is alive."""
+    """How long a turn waits when no engine is alive."""
     on_lost: Callable[[EngineMember, str], None]
-    members: dict[EngineId, EngineMember] = field(default_factory=dict)
-    _filled: asyncio.Event = field(default_factory=asyncio.Event)
+    members: dict[EngineId, EngineMember] = field(default_factory=dict[EngineId, EngineMember])
+    _queue: list[_Waiting] = field(default_factory=list[_Waiting])
+
+    @property
+    def queued(self) -> int:
+        """Trajectories without a place."""
+        return len(self._queue)
 
     def add(self, member: EngineMember) -> None:
         self.members[member.engine_id] = member
-        self._filled.set()
-
-    def loads(self) -> list[EngineLoad]:
-        return [EngineLoad(engine_id=m.engine_id, tp=m.tp, in_flight=m.in_flight) for m in self.members.values()]
+        self.ledger.add_engine(member.engine_id, member.kv_tokens)
+        self._serve_queue()
 
     def lose(self, engine_id: EngineId, reason: str) -> None:
         member = self.members.pop(engine_id, None)
-        if member is None:
-            return
-        if not self.members:
-            self._filled.clear()
-        self.on_lost(member, reason)
+        if member is not None:
+            self.ledger.remove_engine(engine_id)
+            self.on_lost(member, reason)
 
     async def bind(self, turn: TurnContext) -> EngineMember:
-        """Choose an engine; waits for a replacement when all are lost."""
-        if not self.members:
-            try:
-                await asyncio.wait_for(self._filled.wait(), self.refill_deadline_s)
-            except TimeoutError:
-                raise EngineLostError(
-                    f"trajectory {turn.trajectory_id} waited {self.refill_deadline_s:.0f} s for a replacement engine; "
-                    "no engine of the fleet is alive"
-                ) from None
-        return self.members[self.policy.choose(turn, self.loads())]
+        """A place for the turn: at once when an engine has room, else when one frees.
+
+        Raises:
+            EngineLostError: no engine was alive for `refill_deadline_s`.
+        """
+        member = self._place(turn)
+        if member is not None:
+            return member
+        waiting = _Waiting(turn=turn, bound=asyncio.get_running_loop().create_future())
+        self._queue.append(waiting)
+        try:
+            return await self._wait_for_place(waiting)
+        finally:
+            if waiting in self._queue:
+                self._queue.remove(waiting)
+
+    def release(self, trajectory_id: TrajectoryId, kind: str, final_tokens: int) -> None:
+        """The trajectory has ended; its place goes to the next in the queue."""
+        member = self.members.get(self.ledger.engine_of(trajectory_id) or EngineId(""))
+        if member is not None:
+            member.bound -= 1
+        self.ledger.release(trajectory_id, kind, final_tokens)
+        self._serve_queue()
 
     async def generate(self, member: EngineMember, request: GenerationRequest) -> GeneratedTurn:
         """One turn on one engine; raises `EngineLostError` after dropping an engine that died or hangs."""
-        member.in_flight += 1
         try:
             return await asyncio.wait_for(member.handle.generate.remote(request), self.turn_deadline_s)
         except TimeoutError:
@@ -81,14 +108,59 @@ class Fleet:
             if not isinstance(error.cause, EngineLostError):
                 raise
             reason = str(error.cause)
-        finally:
-            member.in_flight -= 1
         sentence = f"{member.engine_id} {reason}"
         self.lose(member.engine_id, sentence)
         raise EngineLostError(sentence)
 
     def ordered(self) -> Sequence[EngineMember]:
         return [self.members[key] for key in sorted(self.members)]
+
+    async def _wait_for_place(self, waiting: _Waiting) -> EngineMember:
+        """With engines alive a place frees sooner or later: every turn that holds one has a deadline."""
+        while True:
+            try:
+                return await asyncio.wait_for(asyncio.shield(waiting.bound), self.refill_deadline_s)
+            except TimeoutError:
+                if not self.members:
+                    raise EngineLostError(
+                        f"trajectory {waiting.turn.trajectory_id} waited {self.refill_deadline_s:.0f} s for a replacement "
+                        "engine; no engine of the fleet is alive"
+                    ) from None
+
+    def _place(self, turn: TurnContext) -> EngineMember | None:
+        """The policy's choice among the engines with room; a trajectory that has a place always has room there."""
+        home = self.ledger.engine_of(turn.trajectory_id)
+        open_engines = [
+            member
+            for member in self.members.values()
+            if member.engine_id == home or self.ledger.has_room(member.engine_id, turn.kind, turn.context_tokens)
+        ]
+        if not open_engines:
+            return None
+        loads = [EngineLoad(engine_id=m.engine_id, tp=m.tp, in_flight=m.bound) for m in open_engines]
+        chosen = self.members[self.policy.choose(turn, loads)]
+        if chosen.engine_id != home:
+            chosen.bound += 1
+            if home is not None:
+                self.members[home].bound -= 1
+        self.ledger.bind(turn.trajectory_id, chosen.engine_id, turn.kind, turn.context_tokens)
+        return chosen
+
+    def _serve_queue(self) -> None:
+        """Bind waiting trajectories in order until one finds no room."""
+        for waiting in sorted(self._queue, key=self._rank):
+            if waiting.bound.done():
+                continue
+            member = self._place(waiting.turn)
+            if member is None:
+                return
+            waiting.bound.set_result(member)
+
+    def _rank(self, waiting: _Waiting) -> tuple[float, int]:
+        turn = waiting.turn
+        if self.queue_order == "fifo":
+            return (0.0, turn.order)
+        return (-self.history.expected(turn.kind, turn.context_tokens), turn.order)
 
 
 def first_line(error: BaseException) -> str:

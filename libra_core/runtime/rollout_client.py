@@ -79,7 +79,7 @@ class RolloutClient:
         for (prompt, _), trajectory in zip(pairs, scored, strict=True):
             if trajectory.reward is not None:
                 rewards["reward_mean"].append(trajectory.reward)
-                rewards[f"reward_{prompt.kind.replace('/', '_')}"].append(trajectory.reward)
+                rewards[f"{prompt.kind.rpartition('/')[2]}_mean"].append(trajectory.reward)
         return {name: fmean(values) for name, values in sorted(rewards.items())}
 
     def sample_trajectories(self, batch_id: BatchId, count: int) -> list[dict[str, Any]]:

@@ -56,6 +56,7 @@ def trainer_spec(config: LibraConfig, model_folder: str, *, rank: int, world_siz
         seed=config.seed,
         training=config.training,
         temperature=config.rollout.temperature,
+        max_new_tokens=config.rollout.max_new_tokens,
     )
 
 

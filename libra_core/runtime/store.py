@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from libra_core.errors import ConfigError
-from libra_core.runtime.admission import BatchChoice, PromptCursor, choose_batch
+from libra_core.runtime.admission import PromptCursor, Selection, StepWindow, select_groups
 from libra_core.types.batch import TrainingBatch, TrainingSequence
 from libra_core.types.group import TrajectoryGroup
 from libra_core.types.ids import BatchId, PolicyVersion
@@ -15,21 +15,44 @@ from libra_core.types.ids import BatchId, PolicyVersion
 class StoreSpec:
     groups_per_step: int
     staleness: int
+    age_slack: int
     drop_groups_without_signal: bool
     """Leave sequences of zero advantage out of the training batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one look at a step's batch brought."""
+
+    groups: tuple[int, ...]
+    """Newly taken."""
+    places: int
+    """Groups the batch still lacks."""
+    late: tuple[int, ...]
+    """Unfinished groups that keep ready ones out, being closer to their age limit."""
+    late_s: float
+    """How much of the wait was for them."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """A step's groups in the order in which they were taken."""
+
+    groups: list[TrajectoryGroup] = field(default_factory=list)
 
 
 class TrajectoryStoreActor:
     """Owns every finished, untrained group. An async actor: one event loop, no threads.
 
-    Consumes: groups from the coordinator. `take` waits for the groups of a step and is unblocked by `add_group`.
+    Consumes: scored groups from the coordinator. `take` waits for groups of a step and is unblocked by `add_group` and
+    `drop_group`. Conservation: groups issued = running + ready + in batches + trained + written off.
     """
 
     def __init__(self, spec: StoreSpec, cursor: PromptCursor) -> None:
         self._spec = spec
         self._ready: dict[int, TrajectoryGroup] = {}
         self._in_flight: dict[int, PolicyVersion] = {}
-        self._batches: dict[BatchId, list[TrajectoryGroup]] = {}
+        self._batches: dict[BatchId, Batch] = {}
         self._trained: set[int] = {i for i in range(cursor.next_index) if i not in cursor.untrained}
         self._written_off: set[int] = set()
         self._counts = {"retried": 0, "partial": 0, "dropped": 0}
@@ -56,61 +79,74 @@ class TrajectoryStoreActor:
             self._counts["dropped"] += 1
             self._changed.notify_all()
 
-    async def take(self, step: int, timeout_s: float) -> BatchChoice:
-        """Reserve the groups of a step, or say after `timeout_s` which are late. Repeatable: a taken batch is returned again."""
-        batch_id = batch_name(step)
-        if batch_id in self._batches:
-            return BatchChoice(chosen=tuple(g.index for g in self._batches[batch_id]), late=())
-        deadline = time.monotonic() + timeout_s
+    async def take(self, step: int, timeout_s: float) -> Share:
+        """Move at least one more group into the step's batch, or return after `timeout_s` without."""
+        batch = self._batches.setdefault(batch_name(step), Batch())
+        late_s = 0.0
+        now = time.monotonic()
+        deadline = now + timeout_s
         async with self._changed:
             while True:
-                choice = self._choose(step)
-                remaining = deadline - time.monotonic()
-                if choice.complete:
-                    self._batches[batch_id] = [self._ready.pop(index) for index in choice.chosen]
-                    return choice
-                if remaining <= 0:
-                    return choice
+                places = self._spec.groups_per_step - len(batch.groups)
+                selection = self._select(step, places)
+                if selection.chosen or places == 0 or now >= deadline:
+                    batch.groups.extend(self._ready.pop(index) for index in selection.chosen)
+                    left = places - len(selection.chosen)
+                    return Share(groups=selection.chosen, places=left, late=selection.late, late_s=late_s)
+                began = now
                 try:
-                    await asyncio.wait_for(self._changed.wait(), remaining)
+                    await asyncio.wait_for(self._changed.wait(), deadline - now)
                 except TimeoutError:
-                    continue
+                    pass
+                now = time.monotonic()
+                late_s += now - began if selection.late and len(self._ready) >= places else 0.0
 
-    def _choose(self, step: int) -> BatchChoice:
-        return choose_batch(
+    def _select(self, step: int, places: int) -> Selection:
+        spec = self._spec
+        return select_groups(
             {index: group.started_version for index, group in self._ready.items()},
             self._in_flight,
-            step=step,
-            groups_per_step=self._spec.groups_per_step,
-            staleness=self._spec.staleness,
+            StepWindow(
+                step=step, groups_per_step=spec.groups_per_step, staleness=spec.staleness, age_slack=spec.age_slack
+            ),
+            places=places,
         )
 
+    async def return_batch(self, step: int) -> None:
+        """Give the groups of an interrupted step back; they keep their age."""
+        async with self._changed:
+            batch = self._batches.pop(batch_name(step), Batch())
+            self._ready.update({group.index: group for group in batch.groups})
+            self._changed.notify_all()
+
     async def groups(self, batch_id: BatchId) -> list[TrajectoryGroup]:
-        return self._batch(batch_id)
+        return self._batch(batch_id).groups
 
-    async def put_scored(self, batch_id: BatchId, groups: list[TrajectoryGroup]) -> None:
-        self._batch(batch_id)
-        self._batches[batch_id] = groups
-
-    async def training_batch(self, batch_id: BatchId, expected_version: PolicyVersion) -> TrainingBatch:
-        """The scored batch as the trainer reads it; sequences that failed for infrastructure reasons are left out."""
-        sequences = [
+    async def sequences(self, batch_id: BatchId, indices: tuple[int, ...]) -> tuple[TrainingSequence, ...]:
+        """Some groups of a batch as the trainer reads them; samples lost to infrastructure are left out."""
+        return tuple(
             TrainingSequence(
                 token_ids=t.token_ids,
                 loss_mask=t.loss_mask,
                 logprobs=t.logprobs,
-                advantage=t.advantage or 0.0,
+                advantage=t.advantage,
                 group_index=position,
             )
-            for position, group in enumerate(self._batch(batch_id))
+            for position, group in enumerate(self._batch(batch_id).groups)
+            if group.index in indices
             for t in group.usable
             if t.advantage is not None and (t.advantage != 0.0 or not self._spec.drop_groups_without_signal)
-        ]
-        return TrainingBatch(batch_id=batch_id, expected_version=expected_version, sequences=tuple(sequences))
+        )
+
+    async def training_batch(self, batch_id: BatchId, expected_version: PolicyVersion) -> TrainingBatch:
+        """The whole scored batch."""
+        indices = tuple(group.index for group in self._batch(batch_id).groups)
+        sequences = await self.sequences(batch_id, indices)
+        return TrainingBatch(batch_id=batch_id, expected_version=expected_version, sequences=sequences)
 
     async def mark_trained(self, batch_id: BatchId) -> None:
-        """Forget a batch whose update is in the weights; its predecessor is kept for sampling as text."""
-        self._trained.update(group.index for group in self._batch(batch_id))
+        """Forget a batch whose update is in the weights; it and its predecessor are kept for sampling as text."""
+        self._trained.update(group.index for group in self._batch(batch_id).groups)
         for old in sorted(self._batches)[:-2]:
             del self._batches[old]
 
@@ -119,13 +155,21 @@ class TrajectoryStoreActor:
         return PromptCursor.after(self._trained, self._written_off)
 
     async def counts(self) -> dict[str, int]:
-        """Retried, partial and dropped groups since the start, and groups waiting."""
-        return {**self._counts, "ready": len(self._ready), "in_flight": len(self._in_flight)}
+        """Retried, partial and dropped groups since the start, and where the others are."""
+        taken = sum(group.index not in self._trained for batch in self._batches.values() for group in batch.groups)
+        return {
+            **self._counts,
+            "running": len(self._in_flight),
+            "ready": len(self._ready),
+            "taken": taken,
+            "trained": len(self._trained),
+        }
 
-    async def in_flight(self) -> dict[int, PolicyVersion]:
-        return dict(self._in_flight)
+    async def waiting_tokens(self) -> list[int]:
+        """Generated tokens of every sample that is ready and not yet trained."""
+        return [t.generated_tokens for group in self._ready.values() for t in group.usable]
 
-    def _batch(self, batch_id: BatchId) -> list[TrajectoryGroup]:
+    def _batch(self, batch_id: BatchId) -> Batch:
         if batch_id not in self._batches:
             raise ConfigError(f"batch {batch_id} is not in the store; it holds {sorted(self._batches) or 'none'}")
         return self._batches[batch_id]

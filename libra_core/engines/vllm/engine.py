@@ -29,7 +29,6 @@ from libra_core.types.trajectory import GeneratedTurn, GenerationRequest
 
 _CONTROL_DEADLINE_S = 60.0
 _LOAD_DEADLINE_S = 600.0
-_SHUTDOWN_GRACE_S = 3.0
 _STOP_GRACE_S = 10.0
 _STAGING_LOOK_S = 0.005
 
@@ -168,7 +167,7 @@ class VllmEngine:
         if engine is None:
             return
         self._fault = self._fault or "it was stopped"
-        engine.shutdown(timeout=_SHUTDOWN_GRACE_S)
+        engine.shutdown(timeout=0)  # asked politely it takes seconds, and nothing in it needs saving
         await asyncio.to_thread(end_processes, self._processes, grace_s=_STOP_GRACE_S)
 
     async def _warm_up(self) -> None:

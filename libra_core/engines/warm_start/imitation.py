@@ -9,7 +9,7 @@ from transformers import Qwen3ForCausalLM
 from libra_core.config.model import WarmStartConfig
 from libra_core.engines.warm_start.demonstrations import Demonstration
 
-_READING_WEIGHT: Final = 0.03
+_READING_WEIGHT: Final = 0.02
 """Weight of tokens that the policy only reads; predicting a passage that repeats its title teaches copying early."""
 
 _WEIGHT_DECAY: Final = 0.01

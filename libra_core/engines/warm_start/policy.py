@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+from transformers.utils import logging
 
 from libra_core.config.model import TinyPolicyConfig
 from libra_core.engines.warm_start.tokenizer import save_tokenizer
@@ -25,6 +26,7 @@ def save_policy(policy: Qwen3ForCausalLM, tokenizer: Tokenizer, folder: Path) ->
         do_sample=True,
         temperature=1.0,
     )
+    logging.disable_progress_bar()  # transformers draws one on stderr for a single small shard
     policy.save_pretrained(folder)
     save_tokenizer(tokenizer, folder, policy.config.max_position_embeddings)
 

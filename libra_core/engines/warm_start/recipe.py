@@ -20,7 +20,7 @@ Report = Callable[[str, float], None]
 _POOLED_BATCHES: Final = 8
 _MIXED_RATE_SHARE: Final = 0.15
 """Learning rate of the second part relative to the first."""
-_STEERING_STEPS: Final = 10
+_STEERING_STEPS: Final = 5
 _MAX_STEERINGS: Final = 12
 _SAFETY_SHARE: Final = 0.15
 """Steering aims this far inside the asked-for window, because success is measured on a sample of questions."""
@@ -68,15 +68,16 @@ class WarmStartRecipe:
         """
         settings = self._settings
         window = SuccessWindow(low=settings.base_success_low, high=settings.base_success_high)
+        target = window.narrowed()
         mixed = DemonstrationMix(good_share=settings.good_share, guess_share=settings.guess_share)
         self._imitate(mixed, settings.mixed_steps)
         success = measure()
         for steering in range(_MAX_STEERINGS):
-            if window.narrowed().contains(success):
+            if target.contains(success):
                 return success
             done = _SKILL_WORK_SHARE + (1 - _SKILL_WORK_SHARE) * steering / _MAX_STEERINGS
             self._report(f"adjusting the base success, {success:.2f} now", done)
-            self._imitate(mixed if success > window.high else CLEAN if success < window.low else mixed, _STEERING_STEPS)
+            self._imitate(mixed if success > target.high else CLEAN, _STEERING_STEPS)
             success = measure()
         if window.contains(success):
             return success

@@ -163,7 +163,7 @@ def one_token(log_ratio: float, advantage: float, **config: Any) -> tuple[float,
     loss = policy_loss(tokens, LossConfig(**config), max_new_tokens=MAX_NEW_TOKENS)
     loss.total.backward()
     assert logprob.grad is not None
-    return float(loss.total), float(logprob.grad), loss.diagnostics.clipped
+    return float(loss.total.detach()), float(logprob.grad), loss.diagnostics.clipped
 
 
 def test_the_upper_clip_may_be_higher_than_the_lower() -> None:

@@ -7,7 +7,7 @@ from libra_core.errors import ResourceError
 from libra_core.tracking.mlflow_tracker import flat_params, mlflow_uri, open_experiment
 
 
-def _config(root: Path, uri: str | None = None) -> LibraConfig:
+def _config(root: Path, uri: object = None) -> LibraConfig:
     return LibraConfig.model_validate({"run": {"root": str(root)}, "tracking": {"mlflow_uri": uri}})
 
 
@@ -15,8 +15,9 @@ def test_default_store_lies_under_the_run_root(tmp_path: Path) -> None:
     assert mlflow_uri(_config(tmp_path)) == f"sqlite:///{tmp_path.resolve()}/mlflow.db"
 
 
-def test_off_means_no_store(tmp_path: Path) -> None:
-    assert mlflow_uri(_config(tmp_path, "off")) is None
+@pytest.mark.parametrize("word", ["off", False])
+def test_off_means_no_store_also_as_yaml_reads_it(tmp_path: Path, word: object) -> None:
+    assert mlflow_uri(_config(tmp_path, word)) is None
 
 
 def test_store_that_cannot_be_reached_is_one_sentence(tmp_path: Path) -> None:

@@ -1,0 +1,160 @@
+"""The real loop through Prefect: with a private server, and as a deployment run that another process serves."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from mlflow import MlflowClient
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+ROOT = Path(__file__).parents[2]
+STEPS = 2
+SMALL = [
+    f"training.steps={STEPS}",
+    "rollout.groups_per_step=4",
+    "rollout.group_size=4",
+    "workload.heldout_prompts=4",
+    "tracking.sample_every_steps=1",
+]
+CONFIG = "configs/experiment/quickstart.yaml"
+_START_S = 240.0
+_STOP_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A Prefect server of this test."""
+
+    url: str
+    env: dict[str, str]
+
+    def post(self, path: str, **body: Any) -> Any:
+        return httpx.post(f"{self.url}/{path}", json=body, timeout=30).raise_for_status().json()
+
+
+def _environment(home: Path, **more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_"))}
+    return {**kept, "OMP_NUM_THREADS": "1", "PREFECT_HOME": str(home), "PREFECT_SERVER_ANALYTICS_ENABLED": "false", **more}
+
+
+def _overrides(folder: Path) -> list[str]:
+    return [*SMALL, f"tracking.mlflow_uri=sqlite:///{folder}/mlflow.db"]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _libra(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "flows.cli", *arguments]
+
+
+def _until(what: str, check: Any, deadline_s: float = _START_S) -> Any:
+    end_s = time.monotonic() + deadline_s
+    while time.monotonic() < end_s:
+        if found := check():
+            return found
+        time.sleep(1.0)
+    raise AssertionError(f"{what} did not happen within {deadline_s:.0f} s")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A Prefect server and, beside it, `libra serve`."""
+    folder = tmp_path_factory.mktemp("prefect")
+    port = _free_port()
+    url = f"http://127.0.0.1:{port}/api"
+    env = _environment(folder, PREFECT_API_URL=url)
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    log = (folder / "server.log").open("wb")
+    process = subprocess.Popen(command, env=env, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        _until("the Prefect server's start", lambda: _answers(f"{url}/health"))
+        yield Server(url=url, env=env)
+    finally:
+        _stop(process)
+
+
+@pytest.fixture(scope="module")
+def served(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    log = (tmp_path_factory.mktemp("serve") / "serve.log").open("wb")
+    process = subprocess.Popen(_libra("serve", CONFIG), env=server.env, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        _until("the deployment", lambda: server.post("deployments/filter"))
+        yield server
+    finally:
+        _stop(process)
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=5).is_success
+    except httpx.TransportError:
+        return False
+
+
+def _mlflow_run(uri: str) -> Any:
+    client = MlflowClient(tracking_uri=uri)
+    experiments = [experiment.experiment_id for experiment in client.search_experiments() if experiment.name == "quickstart"]
+    runs = client.search_runs(experiments)
+    assert len(runs) == 1
+    return client, runs[0]
+
+
+def test_ephemeral_run_ends_with_one_json_line(tmp_path: Path) -> None:
+    sets = [part for override in _overrides(tmp_path) for part in ("--set", override)]
+    command = _libra("train", CONFIG, "--json", *sets)
+    done = subprocess.run(command, env=_environment(tmp_path / "prefect"), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert summary["steps"] == STEPS
+    assert summary["tokens_per_s"] > 0
+    assert json.loads((Path(summary["run_dir"]) / "trace.json").read_text())
+    client, run = _mlflow_run(f"sqlite:///{tmp_path}/mlflow.db")
+    assert run.info.status == "FINISHED"
+    assert sorted(point.step for point in client.get_metric_history(run.info.run_id, "reward/mean")) == list(range(STEPS))
+
+
+def test_deployment_run_completes_with_subflows_artifacts_and_metrics(served: Server, tmp_path: Path) -> None:
+    parameters = json.dumps({"config": CONFIG, "overrides": _overrides(tmp_path)})
+    command = [sys.executable, "-m", "prefect", "deployment", "run", "libra-train/libra-train", "-p", f"parameters={parameters}"]
+    subprocess.run(command, env=served.env, cwd=ROOT, check=True, capture_output=True)
+
+    parent = _until("the end of the run", lambda: _finished(served), deadline_s=600)
+    assert parent["state"]["type"] == "COMPLETED"
+    iterations = [run for run in served.post("flow_runs/filter", limit=100) if "/it-" in run["name"]]
+    assert len(iterations) == STEPS
+    assert all(run["state"]["type"] == "COMPLETED" and "libra" in run["tags"] for run in iterations)
+    keys = {artifact["key"] for artifact in served.post("artifacts/filter", limit=100)}
+    assert {"training-progress", "mlflow-run", "iteration-metrics"} <= keys
+    _, run = _mlflow_run(f"sqlite:///{tmp_path}/mlflow.db")
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["prefect.flow_run_id"] == parent["id"]
+    assert run.data.metrics["summary/steps"] == STEPS
+
+
+def _finished(server: Server) -> dict[str, Any] | None:
+    runs = [run for run in server.post("flow_runs/filter", limit=100) if run["parent_task_run_id"] is None]
+    return next((run for run in runs if run["state"]["type"] in {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}), None)
