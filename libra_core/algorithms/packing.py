@@ -3,22 +3,19 @@
 from collections.abc import Sequence
 
 
-def share(lengths: Sequence[int], *, dp_rank: int, dp_size: int) -> tuple[int, ...]:
-    """Sequences of one data-parallel rank, balanced by tokens (longest first to the least loaded rank).
+def share(lengths: Sequence[int], *, loads: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Sequences of every data-parallel rank, longest first to the least loaded one; `loads` are the tokens ranks had before.
 
-    Every rank computes the same division from the same lengths. Ascending indices; empty only when there are fewer sequences
-    than ranks.
+    Every rank computes the same division from the same lengths. Ascending indices; a rank may get none. When a step comes in
+    parts, carrying the loads from part to part keeps ranks within one sequence of each other over the whole step.
     """
-    if not 0 <= dp_rank < dp_size:
-        raise ValueError(f"dp_rank {dp_rank} is outside 0..{dp_size - 1}")
-    loads = [0] * dp_size
-    mine: list[int] = []
+    loads = list(loads)
+    shares: list[list[int]] = [[] for _ in loads]
     for index in _longest_first(lengths):
-        rank = min(range(dp_size), key=lambda candidate: (loads[candidate], candidate))
+        rank = min(range(len(loads)), key=lambda candidate: (loads[candidate], candidate))
         loads[rank] += lengths[index]
-        if rank == dp_rank:
-            mine.append(index)
-    return tuple(sorted(mine))
+        shares[rank].append(index)
+    return tuple(tuple(sorted(mine)) for mine in shares)
 
 
 def pack(lengths: Sequence[int], *, budget_tokens: int) -> tuple[tuple[int, ...], ...]:

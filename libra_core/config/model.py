@@ -34,7 +34,7 @@ class WarmStartConfig(Section):
     """Peak of Muon's, for the matrices."""
     coined_share: float = Field(default=0.1, ge=0, le=1)
     """Share of names in the demonstrations that no atlas holds."""
-    good_share: float = Field(default=0.2, ge=0, le=1)
+    good_share: float = Field(default=0.45, ge=0, le=1)
     """Share of correct demonstrations in the mixed steps."""
     guess_share: float = Field(default=0.9, ge=0, le=1)
     """Of the incorrect ones, the share that answer without searching."""

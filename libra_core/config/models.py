@@ -35,6 +35,19 @@ class LibraConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _colocation_is_possible(self) -> "LibraConfig":
+        if self.rollout.mode == "colocated" and self.training.streamed:
+            raise ValueError(
+                "training.streamed needs engines and trainer side by side, but rollout.mode is colocated; switch one of them off"
+            )
+        if self.rollout.mode == "colocated" and self.backend.kind == "gpu":
+            raise ValueError(
+                "rollout.mode = colocated runs on backend.kind = cpu only: the engines do not release GPU memory yet; "
+                "use asynchronous"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _tiny_policy_divides(self) -> "LibraConfig":
         if self.model.path is not None:
             return self

@@ -19,6 +19,9 @@ class RolloutConfig(Section):
 
     engines: tuple[EngineGroupConfig, ...] = (EngineGroupConfig(),)
     """The fleet, for example `[{tp: 1, count: 2}]`."""
+    mode: Literal["asynchronous", "colocated"] = "asynchronous"
+    """`asynchronous`: engines and trainer work side by side. `colocated`: they take turns on the same devices; the engines are
+    held while the trainer works and unfinished trajectories go on afterwards under the new weights."""
     staleness: int = Field(default=1, ge=0)
     """η: a group started at version v trains at version v+η at the latest. 0 is synchronous."""
     age_slack: int = Field(default=0, ge=0)

@@ -70,6 +70,9 @@ class TrainingConfig(Section):
 
     steps: int = Field(default=40, ge=1)
     layout: LayoutConfig = LayoutConfig()
+    streamed: bool = False
+    """Train each complete group as it comes and step when the batch is whole: the same update, but the trainer does not wait
+    for the slowest group before it starts."""
     micro_batch_tokens: int = Field(default=4096, ge=16)
     """Token budget of one packed micro-batch; a longer sequence travels alone."""
     loss: LossConfig = LossConfig()
@@ -92,6 +95,8 @@ class PublicationConfig(Section):
 
     transport: Literal["file", "broadcast"] = "file"
     """`file`: one safetensors file per version in shared memory (one host). `broadcast`: a process group (many hosts)."""
+    order: Literal["together", "rolling"] = "together"
+    """All engines swap at once, or one after another, so that the others go on generating."""
     in_flight: Literal["keep", "abort"] = "keep"
     """Running requests continue under the new weights, or return with their partial tokens and are sent again."""
     recompute_kv: bool = True

@@ -1,17 +1,24 @@
 """Thin Ray actors around an engine and a trainer rank; heavy libraries are imported inside the actor's process."""
 
 import socket
-from typing import TYPE_CHECKING, Any, Literal
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from libra_core.types.batch import TrainingBatch
-from libra_core.types.ids import PolicyVersion
+from libra_core.types.batch import AccumulationReport, TrainingBatch, TrainingSequence
+from libra_core.types.ids import BatchId, PolicyVersion
 from libra_core.types.reports import EnginePublication, EngineStats, UpdateReport
+from libra_core.types.trace import TraceSpan
 from libra_core.types.trajectory import GeneratedTurn, GenerationRequest
 
 if TYPE_CHECKING:
     from libra_core.engines.megatron.spec import TrainerSpec
     from libra_core.engines.vllm.spec import EngineFacts, EngineSpec
     from libra_core.engines.weight_source import WeightSource
+
+_T = TypeVar("_T")
+_KEEP_SPANS = 10_000
 
 
 class EngineActor:
@@ -33,6 +40,9 @@ class EngineActor:
     ) -> EnginePublication:
         return await self._engine.update_weights(source, version, in_flight=in_flight, recompute_kv=recompute_kv)
 
+    async def hold(self) -> None:
+        await self._engine.hold()
+
     async def open_transport(
         self, kind: Literal["file", "broadcast"], host: str, port: int, rank_offset: int, world_size: int
     ) -> None:
@@ -53,6 +63,18 @@ class TrainerActor:
 
     def __init__(self) -> None:
         self._trainer: Any = None
+        self._spans: deque[TraceSpan] = deque(maxlen=_KEEP_SPANS)
+
+    def spans(self, since_s: float) -> list[TraceSpan]:
+        """What this rank worked at, since a unix time."""
+        return [span for span in self._spans if span.end_s > since_s]
+
+    def _timed(self, name: str, work: Callable[[], _T]) -> _T:
+        start_s = time.time()
+        try:
+            return work()
+        finally:
+            self._spans.append(TraceSpan(name=name, lane="trainer", start_s=start_s, end_s=time.time()))
 
     def rendezvous(self, loopback: bool) -> tuple[str, int]:
         """Address and a free port of this rank's host; asked of rank 0 only."""
@@ -71,13 +93,25 @@ class TrainerActor:
         return self._trainer.policy_version
 
     def update(self, batch: TrainingBatch) -> UpdateReport:
-        return self._trainer.update(batch)
+        return self._timed("update", lambda: self._trainer.update(batch))
+
+    def begin_step(self, batch_id: BatchId, expected_version: PolicyVersion) -> UpdateReport | None:
+        return self._trainer.begin_step(batch_id, expected_version)
+
+    def accumulate(self, sequences: tuple[TrainingSequence, ...]) -> AccumulationReport:
+        return self._timed("accumulate", lambda: self._trainer.accumulate(sequences))
+
+    def finish_step(self) -> UpdateReport:
+        return self._timed("optimizer step", lambda: self._trainer.finish_step())
+
+    def discard_step(self) -> None:
+        self._trainer.discard_step()
 
     def score_tokens(self, token_ids: tuple[int, ...]) -> tuple[float, ...]:
-        return self._trainer.score_tokens(token_ids)
+        return self._timed("canary", lambda: self._trainer.score_tokens(token_ids))
 
     def export_file(self, path: str) -> Any:
-        return self._trainer.export_file(path)
+        return self._timed("export", lambda: self._trainer.export_file(path))
 
     def export_metadata(self) -> Any:
         return self._trainer.export_metadata()
@@ -86,13 +120,13 @@ class TrainerActor:
         self._trainer.open_broadcast(host, port, world_size)
 
     def broadcast_weights(self) -> Any:
-        return self._trainer.broadcast_weights()
+        return self._timed("broadcast", lambda: self._trainer.broadcast_weights())
 
     def export_hf_folder(self, path: str) -> None:
         self._trainer.export_hf_folder(path)
 
     def save(self, folder: str, extra: dict[str, Any]) -> None:
-        self._trainer.save(folder, extra)
+        self._timed("checkpoint", lambda: self._trainer.save(folder, extra))
 
     def load(self, folder: str) -> dict[str, Any]:
         return self._trainer.load(folder)

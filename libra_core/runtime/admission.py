@@ -49,9 +49,7 @@ class Selection:
     late: tuple[int, ...]
 
 
-def select_groups(
-    ready: Mapping[int, int], in_flight: Mapping[int, int], window: StepWindow, *, places: int
-) -> Selection:
+def select_groups(ready: Mapping[int, int], in_flight: Mapping[int, int], window: StepWindow, *, places: int) -> Selection:
     """The oldest ready groups, as many as fit without making an older group miss its due step.
 
     Args:

@@ -40,6 +40,8 @@ class AgentTools:
     environment: Environment
     bind: Callable[[TurnContext], Awaitable[EngineMember]]
     generate: Callable[[EngineMember, GenerationRequest], Awaitable[GeneratedTurn]]
+    release: Callable[[TrajectoryId, str, int], None]
+    """Called once when the trajectory ends: id, prompt kind, final context length."""
     tool_threads: ThreadPoolExecutor
     record: Callable[[str, str, float, float], None]
     """Timeline: name, lane, start, end in unix seconds."""
@@ -56,6 +58,8 @@ class AgentLoop:
 
     trajectory_id: TrajectoryId
     group_id: GroupId
+    order: int
+    """Position of the group in the run."""
     sample_index: int
     prompt: Prompt
     config: RolloutConfig
@@ -69,6 +73,11 @@ class AgentLoop:
     turns: int = 0
     generated: int = 0
     losses: int = 0
+    context_tokens: int = 0
+    cached_tokens: int = 0
+    reprefilled_tokens: int = 0
+    computed: int = 0
+    """Length of the context whose KV some engine has computed."""
     current: EngineId | None = None
     _requests: "itertools.count[int]" = field(default_factory=itertools.count)
 
@@ -84,6 +93,8 @@ class AgentLoop:
         except Exception as error:  # a tool runner may raise anything; the trajectory is marked, never scored 0
             logger.exception("tool runner failed for %s", self.trajectory_id)
             failure = Failure(kind=FailureKind.TOOL_RUNNER, message=f"{type(error).__name__}: {error}")
+        finally:
+            self.tools.release(self.trajectory_id, self.prompt.kind, len(self.token_ids))
         return self._trajectory(finish, failure, started_s)
 
     async def _turns(self) -> FinishReason:
@@ -137,10 +148,19 @@ class AgentLoop:
                 raise
             return None
         self.tools.record(f"turn {self.turns}", member.engine_id, start_s, time.time())
+        self._count_prefill(turn)
         self.current = member.engine_id
         if not self.engines or self.engines[-1] != member.engine_id:
             self.engines.append(member.engine_id)
         return turn
+
+    def _count_prefill(self, turn: GeneratedTurn) -> None:
+        """A block that is only partly filled is never cached, so up to one block of each turn is computed again for free."""
+        whole_blocks = self.computed - self.computed % self.config.block_size
+        self.context_tokens += len(self.token_ids)
+        self.cached_tokens += turn.cached_tokens
+        self.reprefilled_tokens += max(0, whole_blocks - turn.cached_tokens)
+        self.computed = len(self.token_ids) + len(turn.token_ids)
 
     async def _call_tool(self, call: ToolCall) -> ToolReturn:
         loop = asyncio.get_running_loop()
@@ -162,6 +182,8 @@ class AgentLoop:
     def _context(self) -> TurnContext:
         return TurnContext(
             trajectory_id=self.trajectory_id,
+            kind=self.prompt.kind,
+            order=self.order,
             current=self.current,
             context_tokens=len(self.token_ids),
             tool_returns=tuple(self.tool_returns),
@@ -199,6 +221,9 @@ class AgentLoop:
             tool_returns=tuple(self.tool_returns),
             finish_reason=finish,
             engine_history=tuple(self.engines),
+            context_tokens=self.context_tokens,
+            cached_tokens=self.cached_tokens,
+            reprefilled_tokens=self.reprefilled_tokens,
             started_s=started_s,
             finished_s=time.time(),
             failure=failure,

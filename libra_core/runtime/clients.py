@@ -1,6 +1,5 @@
 """Typed clients of a running session: the ports of `ports/pools.py` over Ray calls. One process, the flow's, holds them."""
 
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from libra_core.runtime.trainer_group import TrainerGroup, prune_checkpoints
 from libra_core.types.ids import BatchId, PolicyVersion
 from libra_core.types.plan import Plan
 from libra_core.types.reports import RewardReport, UpdateReport
+from libra_core.types.trace import TraceSpan
 
 _CALL_DEADLINE_S = 60.0
 
@@ -40,22 +40,46 @@ def ask(what: str, reference: Any, deadline_s: float = _CALL_DEADLINE_S) -> Any:
 
 
 class TrainerClient:
-    """`PolicyTrainer` over the ranks of the training world."""
+    """`PolicyTrainer` over the ranks of the training world. Only the flow's process holds one; one call after another."""
 
     def __init__(self, config: LibraConfig, run_dir: Path, ranks: TrainerGroup, store: ActorHandle) -> None:
         self._config = config
         self._checkpoints = run_dir / "checkpoints"
         self._ranks = ranks
         self._store = store
-        self._work: list[tuple[str, float, float]] = []
+        self._open: BatchId | None = None
+        self._feeds: list[list[Any]] = []
+        """Calls of `accumulate` on every rank, oldest first, not yet known to be finished."""
+
+    def open_step(self, batch_id: BatchId, expected_version: PolicyVersion) -> None:
+        """Begin a streamed step; an interrupted one before it is forgotten."""
+        self._feeds.clear()
+        done = self._ranks.call("begin_step", batch_id, expected_version, deadline_s=self._deadline_s)[0]
+        self._open = batch_id if done is None else None
+
+    def feed(self, batch_id: BatchId, groups: tuple[int, ...]) -> None:
+        """Send groups of the open step to every rank, without waiting for them to be trained."""
+        if self._open == batch_id:
+            sequences = self._store.sequences.remote(batch_id, groups)
+            self._feeds.append(self._ranks.start("accumulate", sequences))
+
+    def check(self) -> None:
+        """Raises what a rank of the open step raised, as soon as it is known."""
+        while self._feeds and self._ranks.finished(self._feeds[0]):
+            self._ranks.wait("accumulate", self._feeds.pop(0), deadline_s=self._deadline_s)
 
     def update(self, batch_id: BatchId, expected_version: PolicyVersion) -> UpdateReport:
-        start_s = time.time()
-        batch = self._store.training_batch.remote(batch_id, expected_version)
-        deadline_s = self._config.training.update_deadline_s
-        report: UpdateReport = self._ranks.call("update", batch, deadline_s=deadline_s)[0]
+        """Finish the open step when it is this batch's, else train the batch as a whole."""
+        if self._open == batch_id:
+            for feed in self._feeds:
+                self._ranks.wait("accumulate", feed, deadline_s=self._deadline_s)
+            self._feeds.clear()
+            self._open = None
+            report: UpdateReport = self._ranks.call("finish_step", deadline_s=self._deadline_s)[0]
+        else:
+            batch = self._store.training_batch.remote(batch_id, expected_version)
+            report = self._ranks.call("update", batch, deadline_s=self._deadline_s)[0]
         ask(f"the store to close {batch_id}", self._store.mark_trained.remote(batch_id))
-        self._work.append(("update", start_s, time.time()))
         return report
 
     def save(self, step: int) -> str:
@@ -63,7 +87,7 @@ class TrainerClient:
         folder = self._checkpoints / f"step-{step:06d}"
         cursor = ask("the store's cursor", self._store.cursor.remote())
         self._checkpoints.mkdir(parents=True, exist_ok=True)
-        self._ranks.call("save", str(folder), {"cursor": asdict(cursor)}, deadline_s=self._config.training.update_deadline_s)
+        self._ranks.call("save", str(folder), {"cursor": asdict(cursor)}, deadline_s=self._deadline_s)
         prune_checkpoints(self._checkpoints, self._config.training.checkpoint.keep)
         return str(folder)
 
@@ -74,20 +98,12 @@ class TrainerClient:
         """Hash of all parameters, the same for any parallel layout."""
         return self._ranks.call("digest", deadline_s=_CALL_DEADLINE_S)[0]
 
-    def export(self, folder: str) -> None:
-        """The current weights as an HF folder."""
-        self._ranks.call("export_hf_folder", folder, deadline_s=self._config.training.update_deadline_s)
-
-    def record(self, name: str, start_s: float) -> None:
-        """Note work that began at `start_s` and ends now."""
-        self._work.append((name, start_s, time.time()))
-
     def score_tokens(self, token_ids: tuple[int, ...]) -> tuple[float, ...]:
         return self._ranks.call("score_tokens", token_ids, deadline_s=self._config.publication.deadline_s)[0]
 
-    def work(self, since_s: float) -> list[tuple[str, float, float]]:
-        """What the trainer did: name, start and end in unix seconds."""
-        return [item for item in self._work if item[2] > since_s]
+    def spans(self, since_s: float) -> list[TraceSpan]:
+        """What rank 0 worked at."""
+        return ask("the trainer's spans", self._ranks.first.spans.remote(since_s), self._deadline_s)
 
     def rendezvous(self) -> tuple[str, int]:
         """Address and a free port of rank 0's host."""
@@ -97,16 +113,19 @@ class TrainerClient:
     def ranks(self) -> TrainerGroup:
         return self._ranks
 
+    @property
+    def _deadline_s(self) -> float:
+        return self._config.training.update_deadline_s
+
 
 class RewardClient:
-    """`RewardScorer`."""
+    """`RewardScorer`: groups are scored as they finish, so this only sums a batch up."""
 
-    def __init__(self, config: LibraConfig, scorer: ActorHandle) -> None:
-        self._deadline_s = config.rollout.score_deadline_s + _CALL_DEADLINE_S
+    def __init__(self, scorer: ActorHandle) -> None:
         self._scorer = scorer
 
     def score(self, batch_id: BatchId) -> RewardReport:
-        return ask(f"rewards of {batch_id}", self._scorer.score.remote(batch_id), self._deadline_s)
+        return ask(f"rewards of {batch_id}", self._scorer.report.remote(batch_id))
 
 
 class ControllerClient:

@@ -23,6 +23,16 @@ logger = logging.getLogger(__name__)
 _STOP_DEADLINE_S = 20.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedEngine:
+    """An engine that serves."""
+
+    engine_id: EngineId
+    tp: int
+    kv_tokens: int
+    handle: ActorHandle
+
+
 @dataclass(slots=True, kw_only=True)
 class EngineSlot:
     """A place for an engine; its occupant changes when an engine is replaced."""
@@ -52,11 +62,10 @@ class ClusterControllerActor:
     async def plan(self) -> Plan:
         return self._plan
 
-    async def start_engines(self) -> list[tuple[EngineId, int, ActorHandle]]:
+    async def start_engines(self) -> list[StartedEngine]:
         """All engines of the plan, started at once."""
         degrees = self._plan.rollout.degrees
-        await asyncio.gather(*(self._start_slot(number, tp) for number, tp in enumerate(degrees)))
-        return [(slot.engine_id, slot.tp, slot.handle) for _, slot in sorted(self._slots.items())]
+        return list(await asyncio.gather(*(self._start_slot(number, tp) for number, tp in enumerate(degrees))))
 
     async def start_trainers(self) -> list[ActorHandle]:
         """The training world: one actor per rank, tensor-parallel groups inside a node."""
@@ -84,14 +93,13 @@ class ClusterControllerActor:
         await asyncio.wait_for(asyncio.gather(*starts), deadline_s)
         return list(self._trainers)
 
-    async def replace_engine(self, engine_id: EngineId) -> tuple[EngineId, ActorHandle]:
+    async def replace_engine(self, engine_id: EngineId) -> StartedEngine:
         """Kill what is left of an engine and start another in its place; raises when it does not come up."""
         number, slot = next((n, s) for n, s in self._slots.items() if s.engine_id == engine_id)
         ray.kill(slot.handle, no_restart=True)
         slot.engine_id = EngineId(f"engine-{number}r{next(self._replacements)}")
         slot.handle = self._engine_actor(slot.engine_id, slot.tp, slot.placement)
-        await self._await_engine(slot)
-        return slot.engine_id, slot.handle
+        return await self._await_engine(slot)
 
     async def stop(self) -> None:
         stops = [_quiet(slot.handle.stop.remote()) for slot in self._slots.values()]
@@ -105,7 +113,7 @@ class ClusterControllerActor:
         for placement in self._placements:
             placement.release()
 
-    async def _start_slot(self, number: int, tp: int) -> None:
+    async def _start_slot(self, number: int, tp: int) -> StartedEngine:
         engine_id = EngineId(f"engine-{number}")
         placement = await reserve(
             self._config.backend.kind,
@@ -118,17 +126,17 @@ class ClusterControllerActor:
         handle = self._engine_actor(engine_id, tp, placement)
         slot = EngineSlot(tp=tp, placement=placement, engine_id=engine_id, handle=handle)
         self._slots[number] = slot
-        await self._await_engine(slot)
+        return await self._await_engine(slot)
 
     def _engine_actor(self, engine_id: EngineId, tp: int, placement: Placement) -> Any:
         spec, env = engine_spec(self._config, self._model_folder, engine_id=engine_id, tp=tp)
         options = placement.actor_options(0, env)
         return ray.remote(EngineActor).options(name=engine_id, max_concurrency=4096, **options).remote(spec)
 
-    async def _await_engine(self, slot: EngineSlot) -> None:
+    async def _await_engine(self, slot: EngineSlot) -> StartedEngine:
         deadline_s = self._config.rollout.engine_start_deadline_s
         try:
-            await asyncio.wait_for(slot.handle.start.remote(), deadline_s)
+            facts = await asyncio.wait_for(slot.handle.start.remote(), deadline_s)
         except TimeoutError:
             raise ResourceError(
                 f"{slot.engine_id} did not start within rollout.engine_start_deadline_s = {deadline_s:.0f} s; "
@@ -136,6 +144,7 @@ class ClusterControllerActor:
             ) from None
         except RayError as error:
             raise ResourceError(f"{slot.engine_id} did not start: {first_line(error)}") from error
+        return StartedEngine(engine_id=slot.engine_id, tp=slot.tp, kv_tokens=facts.kv_tokens, handle=slot.handle)
 
 
 async def _quiet(reference: Any) -> None:

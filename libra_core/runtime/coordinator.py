@@ -6,20 +6,23 @@ import time
 from collections import deque
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from libra_core.config import LibraConfig
+from libra_core.config.rollout import RolloutConfig
 from libra_core.runtime.admission import AdmissionState, PromptCursor, groups_to_issue
 from libra_core.runtime.agent_loop import AgentTools
-from libra_core.runtime.fleet import ActorHandle, EngineMember, first_line
-from libra_core.runtime.fleet_keeper import FleetKeeper
+from libra_core.runtime.controller import StartedEngine
+from libra_core.runtime.fleet import ActorHandle, first_line
+from libra_core.runtime.fleet_keeper import FleetKeeper, member_of
 from libra_core.runtime.group_runner import GroupRunner, GroupVerdict
 from libra_core.runtime.timeline import BusyClock, Interval
 from libra_core.runtime.weights import PublicationOrder
+from libra_core.types.group import TrajectoryGroup
 from libra_core.types.ids import EngineId, PolicyVersion
 from libra_core.types.reports import EnginePublication, EngineStats
+from libra_core.types.trace import TraceSpan
 from libra_core.types.trajectory import Prompt, Trajectory
 from libra_core.workloads.build import build_workload
 
@@ -27,16 +30,6 @@ logger = logging.getLogger(__name__)
 
 _TOOL_THREADS = 16
 _KEEP_SPANS = 50_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceSpan:
-    """Something that happened in one lane of the picture of a run."""
-
-    name: str
-    lane: str
-    start_s: float
-    end_s: float
 
 
 class RolloutCoordinatorActor:
@@ -63,16 +56,19 @@ class RolloutCoordinatorActor:
         self._wake = asyncio.Event()
         self._fault: str | None = None
 
-    async def attach(self, store: ActorHandle, controller: ActorHandle, engines: list[tuple[EngineId, int, ActorHandle]]) -> None:
+    async def attach(
+        self, store: ActorHandle, scorer: ActorHandle, controller: ActorHandle, engines: list[StartedEngine]
+    ) -> None:
         """Take over the engines; groups start with `begin`."""
-        self._store = store
+        self._store, self._scorer = store, scorer
         self._keeper = FleetKeeper(self._config, controller, self._spawn, self._record)
-        for engine_id, tp, handle in engines:
-            self._keeper.fleet.add(EngineMember(engine_id=engine_id, tp=tp, handle=handle))
+        for engine in engines:
+            self._keeper.fleet.add(member_of(engine))
         self._tools = AgentTools(
             environment=self._environment,
             bind=self._keeper.fleet.bind,
             generate=self._keeper.fleet.generate,
+            release=self._keeper.fleet.release,
             tool_threads=self._threads,
             record=self._record,
         )
@@ -87,6 +83,10 @@ class RolloutCoordinatorActor:
         self._version = order.version
         self._wake.set()
         return results
+
+    async def hold(self) -> None:
+        """Stop generation on every engine until the next publication; unfinished requests keep what they have."""
+        await self._keeper.hold()
 
     async def open_broadcast(self, host: str, port: int, world_size: int) -> None:
         await self._keeper.open_broadcast(host, port, world_size)
@@ -105,7 +105,7 @@ class RolloutCoordinatorActor:
     async def evaluate_heldout(self, count: int) -> list[tuple[Prompt, Trajectory]]:
         """One sample of each held-out prompt under the current weights."""
         single = self._config.rollout.model_copy(update={"group_size": 1, "on_failed_group": "drop"})
-        runner = GroupRunner(config=single, tools=self._tools, on_retry=self._note_retry)
+        runner = self._runner(single)
         prompts = self._prompts.heldout(count)
         runs = await asyncio.gather(*(runner.run(i, prompt, self._version) for i, prompt in enumerate(prompts)))
         return [(prompt, group.trajectories[0]) for prompt, (group, _) in zip(prompts, runs, strict=True)]
@@ -126,10 +126,11 @@ class RolloutCoordinatorActor:
             "fault": self._fault,
             "failure": self._keeper.failure,
             "version": self._version,
-            "engines": {member.engine_id: member.in_flight for member in self._keeper.fleet.ordered()},
+            "engines": {member.engine_id: member.bound for member in self._keeper.fleet.ordered()},
             "members": [member.engine_id for member in self._keeper.members()],
             "waiting_for_weights": self._keeper.waiting_for_weights,
             "running_groups": sorted(self._running),
+            "queued": self._keeper.fleet.queued,
         }
 
     async def stop(self) -> None:
@@ -142,7 +143,7 @@ class RolloutCoordinatorActor:
     async def _admit(self) -> None:
         """Consumes prompts; waits for `_wake`; unblocked by publications and write-offs."""
         rollout = self._config.rollout
-        runner = GroupRunner(config=rollout, tools=self._tools, on_retry=self._note_retry)
+        runner = self._runner(rollout)
         indices = iter(self._cursor.indices())
         while True:
             allowed = groups_to_issue(
@@ -174,6 +175,12 @@ class RolloutCoordinatorActor:
             self._wake.set()
         else:
             await self._store.add_group.remote(group, verdict is GroupVerdict.PARTIAL)
+
+    def _runner(self, config: RolloutConfig) -> GroupRunner:
+        return GroupRunner(config=config, tools=self._tools, score=self._score, on_retry=self._note_retry)
+
+    async def _score(self, group: TrajectoryGroup) -> TrajectoryGroup:
+        return await self._scorer.score_group.remote(group)
 
     def _record(self, name: str, lane: str, start_s: float, end_s: float) -> None:
         self._spans.append(TraceSpan(name=name, lane=lane, start_s=start_s, end_s=end_s))

@@ -12,7 +12,9 @@ from ray.exceptions import RayError
 from libra_core.config import LibraConfig
 from libra_core.errors import EngineLostError, LibraError
 from libra_core.routing.least_loaded import LeastLoaded
+from libra_core.runtime.controller import StartedEngine
 from libra_core.runtime.fleet import ActorHandle, EngineMember, Fleet, first_line
+from libra_core.runtime.kv_ledger import ContextHistory, KvLedger
 from libra_core.runtime.weights import PublicationOrder, load_weights
 from libra_core.types.ids import EngineId
 from libra_core.types.reports import EnginePublication, EngineStats
@@ -46,10 +48,16 @@ class FleetKeeper:
         self._waiting: list[EngineMember] = []
         self.failure: str | None = None
         """Why a lost engine could not be replaced."""
+        rollout = config.rollout
+        history = ContextHistory(prior_tokens=(rollout.max_context_tokens + rollout.max_new_tokens) / 2)
+        self.ledger = KvLedger(fill=rollout.kv_fill, history=history)
         self.fleet = Fleet(
             policy=LeastLoaded(config.seed),
-            turn_deadline_s=config.rollout.turn_deadline_s,
-            refill_deadline_s=config.rollout.engine_start_deadline_s,
+            ledger=self.ledger,
+            history=history,
+            queue_order=rollout.queue_order,
+            turn_deadline_s=rollout.turn_deadline_s,
+            refill_deadline_s=rollout.engine_start_deadline_s,
             on_lost=self._replace,
         )
 
@@ -67,12 +75,20 @@ class FleetKeeper:
         async with self._publication:
             self._last_order = order
             members = self.members()
-            results = await asyncio.gather(*(self._load(member, order) for member in members))
+            results = await self._load_all(members, order)
             for member, result in zip(members, results, strict=True):
                 if result is not None and member in self._waiting:
                     self._waiting.remove(member)
                     self.fleet.add(member)
         return [result for result in results if result is not None]
+
+    async def hold(self) -> None:
+        """Stop generation on every engine; the next publication ends it. An engine that fails at it is replaced."""
+        members = self.fleet.ordered()
+        answers = await asyncio.gather(*(member.handle.hold.remote() for member in members), return_exceptions=True)
+        for member, answer in zip(members, answers, strict=True):
+            if isinstance(answer, BaseException):
+                self.fleet.lose(member.engine_id, f"{member.engine_id} could not be held: {first_line(answer)}")
 
     async def open_broadcast(self, host: str, port: int, world_size: int) -> None:
         """Every engine joins the group of `world_size` processes; trainer rank 0 is rank 0."""
@@ -91,9 +107,12 @@ class FleetKeeper:
         return {member.engine_id: score for member, score in zip(members, scores, strict=True)}
 
     async def stats(self) -> list[EngineStats]:
-        """Of the engines that answer."""
+        """Of the engines that answer; each look also adapts their KV share to the preemptions seen."""
         answers = await asyncio.gather(*(m.handle.stats.remote() for m in self.fleet.ordered()), return_exceptions=True)
-        return [answer for answer in answers if isinstance(answer, EngineStats)]
+        stats = [answer for answer in answers if isinstance(answer, EngineStats)]
+        for engine in stats:
+            self.ledger.observe(engine.engine_id, engine.preemptions)
+        return stats
 
     def _replace(self, member: EngineMember, reason: str) -> None:
         logger.warning("%s; it is replaced", reason)
@@ -103,17 +122,24 @@ class FleetKeeper:
     async def _bring_replacement(self, lost: EngineMember) -> None:
         """Waits for the controller to start an engine in the same place, up to `rollout.engine_start_deadline_s`."""
         try:
-            engine_id, handle = await self._controller.replace_engine.remote(lost.engine_id)
+            started: StartedEngine = await self._controller.replace_engine.remote(lost.engine_id)
         except (RayError, LibraError) as error:
             logger.exception("no replacement for %s", lost.engine_id)
             self.failure = f"{lost.engine_id} could not be replaced: {first_line(error)}"
             return
-        member = EngineMember(engine_id=engine_id, tp=lost.tp, handle=handle)
+        member = member_of(started)
         async with self._publication:
             if self._config.publication.transport == "broadcast" and self._last_order is not None:
                 self._waiting.append(member)
             elif self._last_order is None or await self._load(member, self._last_order) is not None:
                 self.fleet.add(member)
+
+    async def _load_all(self, members: list[EngineMember], order: PublicationOrder) -> list[EnginePublication | None]:
+        """A broadcast needs all engines at once, whatever the configured order."""
+        publication = self._config.publication
+        if publication.order == "rolling" and publication.transport == "file":
+            return [await self._load(member, order) for member in members]
+        return list(await asyncio.gather(*(self._load(member, order) for member in members)))
 
     async def _load(self, member: EngineMember, order: PublicationOrder) -> EnginePublication | None:
         start_s = time.time()
@@ -127,3 +153,7 @@ class FleetKeeper:
             return None
         self._record(f"weights v{order.version}", member.engine_id, start_s, time.time())
         return result
+
+
+def member_of(engine: StartedEngine) -> EngineMember:
+    return EngineMember(engine_id=engine.engine_id, tp=engine.tp, kv_tokens=engine.kv_tokens, handle=engine.handle)

@@ -1,8 +1,8 @@
-"""One GRPO group from prompt to store: all samples at once, then the policy for samples that infrastructure lost."""
+"""One GRPO group from prompt to score: all samples at once, then the policy for samples that infrastructure lost."""
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -44,34 +44,37 @@ class GroupRunner:
 
     config: RolloutConfig
     tools: AgentTools
+    score: Callable[[TrajectoryGroup], Awaitable[TrajectoryGroup]]
     on_retry: Callable[[int], None]
 
     async def run(self, index: int, prompt: Prompt, version: PolicyVersion) -> tuple[TrajectoryGroup, GroupVerdict]:
-        group_id = GroupId(f"g{index:06d}")
-        samples = await asyncio.gather(*(self._sample(group_id, prompt, i, 0) for i in range(self.config.group_size)))
+        samples = await asyncio.gather(*(self._sample(index, prompt, i, 0) for i in range(self.config.group_size)))
         group = TrajectoryGroup(index=index, prompt=prompt, started_version=version, trajectories=tuple(samples))
+        group = await self.score(group)
         while True:
             verdict = judge_group(len(group.usable), self.config.group_size, group.retries, self.config)
             if verdict is not GroupVerdict.RETRY:
                 return group, verdict
             self.on_retry(index)
-            group = await self._rerun_failed(group_id, group)
+            group = await self.score(await self._rerun_failed(group))
 
-    async def _rerun_failed(self, group_id: GroupId, group: TrajectoryGroup) -> TrajectoryGroup:
+    async def _rerun_failed(self, group: TrajectoryGroup) -> TrajectoryGroup:
         retries = group.retries + 1
         for failed in (t for t in group.trajectories if t.failure is not None):
             logger.warning("sample %s is run again (%d): %s", failed.trajectory_id, retries, failed.failure)
 
         async def again(old: Trajectory) -> Trajectory:
-            return old if old.failure is None else await self._sample(group_id, group.prompt, old.sample_index, retries)
+            return old if old.failure is None else await self._sample(group.index, group.prompt, old.sample_index, retries)
 
         samples = await asyncio.gather(*(again(old) for old in group.trajectories))
         return replace(group, trajectories=tuple(samples), retries=retries)
 
-    async def _sample(self, group_id: GroupId, prompt: Prompt, sample: int, attempt: int) -> Trajectory:
+    async def _sample(self, index: int, prompt: Prompt, sample: int, attempt: int) -> Trajectory:
+        group_id = GroupId(f"g{index:06d}")
         return await AgentLoop(
             trajectory_id=TrajectoryId(f"{group_id}.{sample}.{attempt}"),
             group_id=group_id,
+            order=index,
             sample_index=sample,
             prompt=prompt,
             config=self.config,

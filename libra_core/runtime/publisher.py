@@ -61,9 +61,7 @@ class WeightPublisher:
         """One safetensors file in shared memory; the newest stays, for engines that are replaced later."""
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"v{version:06d}.safetensors"
-        start_s = time.time()
         export = self._trainer.ranks.call("export_file", str(path), deadline_s=self._deadline_s)[0]
-        self._trainer.record("export", start_s)
         engines = self._answer(self._send(PublicationOrder(version=version, source=FileWeights(path=str(path)))), version)
         for old in self._folder.glob("v*.safetensors"):
             if old != path:
@@ -85,9 +83,7 @@ class WeightPublisher:
     def _broadcast_once(self, version: PolicyVersion) -> tuple[int, float, list[EnginePublication]]:
         layout = self._join_group()
         sending = self._send(PublicationOrder(version=version, source=layout))
-        start_s = time.time()
         report = self._trainer.ranks.call("broadcast_weights", deadline_s=self._deadline_s)[0]
-        self._trainer.record("broadcast", start_s)
         return report.bytes, report.duration_s, self._answer(sending, version)
 
     def _join_group(self) -> BroadcastWeights:

@@ -1,4 +1,4 @@
-"""Reward actor: scores a batch against a deadline per trajectory and computes group advantages."""
+"""Reward actor: scores groups as they finish, against a deadline per trajectory, and computes group advantages."""
 
 import asyncio
 import logging
@@ -33,17 +33,18 @@ class RewardActor:
         self._store = store
         self._threads = ThreadPoolExecutor(_SCORER_THREADS, thread_name_prefix="score")
 
-    async def score(self, batch_id: BatchId) -> RewardReport:
-        """Grade every trajectory of the batch in place and report the reward spread."""
+    async def score_group(self, group: TrajectoryGroup) -> TrajectoryGroup:
+        """Grade every sample and give each its group advantage; a sample that cannot be scored is marked failed."""
+        scored = await asyncio.gather(*(self._score_one(group.prompt, t) for t in group.trajectories))
+        usable = [t.reward for t in scored if t.failure is None]
+        advantages = iter(group_advantages(usable, kind=self._config.training.loss.advantage) or ())
+        return replace(group, trajectories=tuple(t if t.failure else t.with_advantage(next(advantages)) for t in scored))
+
+    async def report(self, batch_id: BatchId) -> RewardReport:
+        """The reward spread of a batch."""
         start_s = time.monotonic()
         groups: list[TrajectoryGroup] = await self._store.groups.remote(batch_id)
-        scored = await asyncio.gather(*(self._score_group(group) for group in groups))
-        await self._store.put_scored.remote(batch_id, list(scored))
-        return summarise(batch_id, list(scored), duration_s=time.monotonic() - start_s)
-
-    async def score_alone(self, pairs: list[tuple[Prompt, Trajectory]]) -> list[Trajectory]:
-        """Score trajectories that belong to no group, such as held-out ones."""
-        return list(await asyncio.gather(*(self._score_one(prompt, trajectory) for prompt, trajectory in pairs)))
+        return summarise(batch_id, groups, duration_s=time.monotonic() - start_s)
 
     async def samples(self, batch_id: BatchId, count: int) -> list[dict[str, object]]:
         """Trajectories as text for people: the first sample of each of the first groups."""
@@ -63,12 +64,6 @@ class RewardActor:
             for group in groups[:count]
             for t in group.trajectories[:1]
         ]
-
-    async def _score_group(self, group: TrajectoryGroup) -> TrajectoryGroup:
-        scored = await asyncio.gather(*(self._score_one(group.prompt, t) for t in group.trajectories))
-        usable = [t.reward for t in scored if t.failure is None]
-        advantages = iter(group_advantages(usable, kind=self._config.training.loss.advantage) or ())
-        return replace(group, trajectories=tuple(t if t.failure else t.with_advantage(next(advantages)) for t in scored))
 
     async def _score_one(self, prompt: Prompt, trajectory: Trajectory) -> Trajectory:
         if trajectory.failure is not None:

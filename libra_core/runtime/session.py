@@ -17,7 +17,7 @@ from libra_core.errors import CheckpointError, LibraError, ResourceError
 from libra_core.runtime import ray_cluster
 from libra_core.runtime.admission import PromptCursor
 from libra_core.runtime.clients import ControllerClient, RewardClient, TrainerClient, ask
-from libra_core.runtime.controller import ClusterControllerActor
+from libra_core.runtime.controller import ClusterControllerActor, StartedEngine
 from libra_core.runtime.coordinator import RolloutCoordinatorActor
 from libra_core.runtime.fleet import ActorHandle
 from libra_core.runtime.publisher import WeightPublisher
@@ -26,7 +26,7 @@ from libra_core.runtime.scorer import RewardActor
 from libra_core.runtime.specs import plan_of
 from libra_core.runtime.store import StoreSpec, TrajectoryStoreActor
 from libra_core.runtime.trainer_group import TrainerGroup, checkpoints
-from libra_core.types.ids import EngineId, PolicyVersion
+from libra_core.types.ids import PolicyVersion
 from libra_core.types.session import SessionRef
 
 logger = logging.getLogger(__name__)
@@ -130,10 +130,8 @@ def _start_actors(session: Session, model_folder: str, resume_from: Path | None,
     coordinator = actor(RolloutCoordinatorActor, "coordinator").remote(config, model_folder, cursor, version)
     session.coordinator = coordinator
     report("starting the engines", 0.5)
-    engines: list[tuple[EngineId, int, ActorHandle]] = _started(
-        "the engines", starting_engines, config.rollout.engine_start_deadline_s
-    )
-    ask("the coordinator to take the engines", coordinator.attach.remote(store, session.controller, engines))
+    engines: list[StartedEngine] = _started("the engines", starting_engines, config.rollout.engine_start_deadline_s)
+    ask("the coordinator to take the engines", coordinator.attach.remote(store, scorer, session.controller, engines))
     trainer = TrainerClient(config, Path(session.ref.run_dir), ranks, store)
     publisher = WeightPublisher(config, trainer, coordinator, shared_memory(session.ref))
     rollout = RolloutClient(config, coordinator=coordinator, store=store, scorer=scorer, trainer=trainer, publisher=publisher)
@@ -143,7 +141,7 @@ def _start_actors(session: Session, model_folder: str, resume_from: Path | None,
     rollout.begin_iterations()
     session.connection = Connection(
         rollout=rollout,
-        reward=RewardClient(config, scorer),
+        reward=RewardClient(scorer),
         trainer=trainer,
         controller=ControllerClient(session.controller),
     )
@@ -178,6 +176,7 @@ def _store_spec(config: LibraConfig) -> StoreSpec:
     return StoreSpec(
         groups_per_step=config.rollout.groups_per_step,
         staleness=config.rollout.staleness,
+        age_slack=config.rollout.age_slack,
         drop_groups_without_signal=loss.drop_without_signal and not needs_all,
     )
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from libra_core.errors import ConfigError
@@ -94,10 +95,8 @@ class TrajectoryStoreActor:
                     left = places - len(selection.chosen)
                     return Share(groups=selection.chosen, places=left, late=selection.late, late_s=late_s)
                 began = now
-                try:
+                with suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), deadline - now)
-                except TimeoutError:
-                    pass
                 now = time.monotonic()
                 late_s += now - began if selection.late and len(self._ready) >= places else 0.0
 
@@ -106,9 +105,7 @@ class TrajectoryStoreActor:
         return select_groups(
             {index: group.started_version for index, group in self._ready.items()},
             self._in_flight,
-            StepWindow(
-                step=step, groups_per_step=spec.groups_per_step, staleness=spec.staleness, age_slack=spec.age_slack
-            ),
+            StepWindow(step=step, groups_per_step=spec.groups_per_step, staleness=spec.staleness, age_slack=spec.age_slack),
             places=places,
         )
 

@@ -42,6 +42,11 @@ class TrainerGroup:
         """
         return self.wait(method, self.start(method, *args), deadline_s=deadline_s)
 
+    def finished(self, references: list[Any]) -> bool:
+        """Whether every rank has answered, or one has failed."""
+        done, pending = ray.wait(references, num_returns=len(references), timeout=0)
+        return not pending or any(_failure_of(reference) is not None for reference in done)
+
     def wait(self, what: str, references: list[Any], *, deadline_s: float) -> list[Any]:
         pending = list(references)
         end = time.monotonic() + deadline_s

@@ -27,6 +27,20 @@ METRICS: tuple[Metric, ...] = (
     _metric("iteration/t_train_s", "time in it during which the trainer worked (update and export)", lambda r: r.t_train_s),
     _metric("iteration/overlap_fraction", "share of T_train during which the fleet worked too", lambda r: r.overlap_fraction),
     _metric("iteration/tokens_per_s", "generated tokens of the batch per second of T_iter", lambda r: r.tokens_per_s),
+    _metric("iteration/preemptions", "requests that engines put back for want of KV cache", lambda r: r.preemptions),
+    _metric("iteration/kv_usage_max_fraction", "fullest KV cache at the end of the iteration", lambda r: r.kv_usage_max),
+    _metric("iteration/queued", "trajectories without a place on an engine at its end", lambda r: r.queued),
+    _metric("account/trainer_busy_s", "trainer: forward, backward and optimizer", lambda r: r.account.trainer_busy_s),
+    _metric(
+        "account/trainer_waits_groups_s", "trainer: groups still being generated", lambda r: r.account.trainer_waits_groups_s
+    ),
+    _metric("account/trainer_waits_age_s", "trainer: one group at its age limit", lambda r: r.account.trainer_waits_age_s),
+    _metric("account/trainer_waits_publication_s", "trainer: new weights", lambda r: r.account.trainer_waits_publication_s),
+    _metric("account/trainer_other_s", "trainer: calls, scoring, logging, checkpoints", lambda r: r.account.trainer_other_s),
+    _metric("account/fleet_busy_s", "fleet: generating, mean over engines", lambda r: r.account.fleet_busy_s),
+    _metric("account/fleet_reprefill_s", "fleet: computing context again", lambda r: r.account.fleet_reprefill_s),
+    _metric("account/fleet_paused_s", "fleet: held for a swap of weights", lambda r: r.account.fleet_paused_s),
+    _metric("account/fleet_starved_s", "fleet: no request at all", lambda r: r.account.fleet_starved_s),
     _metric("rollout/trajectories", "trajectories in the batch", lambda r: r.rollout.trajectories),
     _metric("rollout/groups", "prompts in the batch", lambda r: r.rollout.groups),
     _metric("rollout/prompt_tokens", "prompt tokens", lambda r: r.rollout.prompt_tokens),
@@ -41,6 +55,11 @@ METRICS: tuple[Metric, ...] = (
     ),
     _metric("rollout/staleness_max_versions", "its maximum over the batch", lambda r: r.rollout.staleness_max),
     _metric("rollout/waited_s", "time the step waited for its batch", lambda r: r.rollout.waited_s),
+    _metric("rollout/cache_hit_fraction", "share of prompt tokens served from a prefix cache", lambda r: _cache_hits(r)),
+    _metric("rollout/waited_age_s", "of it, for one group at its age limit", lambda r: r.rollout.waited_age_s),
+    _metric("rollout/context_tokens", "prompt tokens of all turns", lambda r: r.rollout.context_tokens),
+    _metric("rollout/cached_tokens", "of these, served from a prefix cache", lambda r: r.rollout.cached_tokens),
+    _metric("rollout/reprefilled_tokens", "of these, computed again", lambda r: r.rollout.reprefilled_tokens),
     _metric("rollout/generation_s", "first request to last token of the batch", lambda r: r.rollout.generation_s),
     _metric("rollout/groups_retried", "groups sampled again for want of infrastructure", lambda r: r.rollout.groups_retried),
     _metric("rollout/groups_partial", "groups trained without all their samples", lambda r: r.rollout.groups_partial),
@@ -108,6 +127,11 @@ def _share(count: int, report: IterationReport) -> float:
 
 def _longest_pause(report: IterationReport) -> float:
     return max((engine.paused_s for engine in report.publication.engines), default=math.nan)
+
+
+def _cache_hits(report: IterationReport) -> float:
+    rollout = report.rollout
+    return rollout.cached_tokens / rollout.context_tokens if rollout.context_tokens else math.nan
 
 
 def _slug(kind: str) -> str:

@@ -1,4 +1,4 @@
-"""What a trainer rank consumes: sequences with per-token old log-probs and one advantage each."""
+"""What a trainer rank consumes: sequences with per-token old log-probs and one advantage each; and what it says of a part."""
 
 from dataclasses import dataclass
 
@@ -25,3 +25,14 @@ class TrainingBatch:
     batch_id: BatchId
     expected_version: PolicyVersion
     sequences: tuple[TrainingSequence, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccumulationReport:
+    """One part of a streamed step."""
+
+    tokens: int
+    """Of the part, over all data-parallel ranks."""
+    loss_tokens: int
+    duration_s: float
+    """Of the rank that answers: replicas do not wait for each other before the step is finished."""

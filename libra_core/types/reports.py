@@ -22,6 +22,8 @@ class EngineStats:
     preemptions: int
     busy_s: float
     """Seconds since start during which at least one request was unfinished."""
+    prefill_s: float = 0.0
+    """Of these, an estimate of what went into prompts: each engine step's time, split by the tokens it computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,14 @@ class RolloutReport:
     staleness_max: int
     waited_s: float
     """How long the step waited for the batch."""
+    waited_age_s: float
+    """Of it, the time in which enough groups were ready but one at its age limit was not."""
+    context_tokens: int
+    """Prompt tokens of all turns."""
+    cached_tokens: int
+    """Of these, served from a prefix cache."""
+    reprefilled_tokens: int
+    """Of these, computed again although an earlier turn had computed them."""
     generation_s: float
     """From the first request of the batch to its last token (T_rollout of this batch, tools included)."""
     groups_retried: int = 0
@@ -129,6 +139,30 @@ class PublicationReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TimeAccount:
+    """Where an iteration's time went: the trainer's parts add up to T_iter, and so do the fleet's."""
+
+    trainer_busy_s: float
+    """Forward, backward and optimizer."""
+    trainer_waits_groups_s: float
+    """For groups that are still being generated."""
+    trainer_waits_age_s: float
+    """Enough groups were ready, but one at its age limit was not."""
+    trainer_waits_publication_s: float
+    """From the end of the update until every engine serves the new weights."""
+    trainer_other_s: float
+    """Orchestration: calls, scoring, logging, checkpoints."""
+    fleet_busy_s: float
+    """Mean over the engines: generating."""
+    fleet_reprefill_s: float
+    """Computing context again that an earlier turn had computed."""
+    fleet_paused_s: float
+    """Held for a swap of weights."""
+    fleet_starved_s: float
+    """No request at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IterationReport:
     """One GRPO iteration, as it is logged."""
 
@@ -146,3 +180,10 @@ class IterationReport:
     """Share of T_train during which the fleet worked too, 0..1."""
     tokens_per_s: float
     """Generated tokens of the batch per second of T_iter."""
+    account: TimeAccount
+    preemptions: int
+    """Of all engines in this iteration, those for weight swaps left out."""
+    kv_usage_max: float
+    """Of the fullest engine at the end of the iteration."""
+    queued: int
+    """Trajectories without a place on an engine at the end of the iteration."""

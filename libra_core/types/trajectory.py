@@ -133,6 +133,12 @@ class Trajectory:
     tool_returns: tuple[ToolReturn, ...]
     finish_reason: FinishReason
     engine_history: tuple[EngineId, ...]
+    context_tokens: int = 0
+    """Prompt tokens of all turns together: what prefilling costs without a prefix cache."""
+    cached_tokens: int = 0
+    """Of these, served from a prefix cache."""
+    reprefilled_tokens: int = 0
+    """Of these, computed again although an earlier turn had computed them: a lost or moved prefix."""
     started_s: float
     """Unix time of the first request."""
     finished_s: float

@@ -1,5 +1,6 @@
 """Reports of one iteration with plausible numbers; tests name only what they claim something about."""
 
+from dataclasses import fields
 from typing import Any
 
 from libra_core.types.ids import BatchId, EngineId, PolicyVersion
@@ -9,6 +10,7 @@ from libra_core.types.reports import (
     PublicationReport,
     RewardReport,
     RolloutReport,
+    TimeAccount,
     UpdateReport,
 )
 
@@ -30,6 +32,14 @@ def rollout_report(step: int = 0, **changes: Any) -> RolloutReport:
         "staleness_mean": 0.5,
         "staleness_max": 1,
         "waited_s": 0.1,
+        "waited_age_s": 0.0,
+        "context_tokens": 600,
+        "cached_tokens": 300,
+        "reprefilled_tokens": 0,
+        "waited_age_s": 0.0,
+        "context_tokens": 700,
+        "cached_tokens": 500,
+        "reprefilled_tokens": 0,
         "generation_s": 1.0,
     }
     return RolloutReport(**(values | changes))
@@ -85,6 +95,30 @@ def publication_report(version: int = 1, **changes: Any) -> PublicationReport:
     return PublicationReport(**(values | changes))
 
 
+def time_account(**changes: float) -> TimeAccount:
+    values = {field.name: 0.0 for field in fields(TimeAccount)} | {
+        "trainer_busy_s": 0.8,
+        "trainer_waits_groups_s": 1.2,
+        "fleet_busy_s": 2.0,
+    }
+    return TimeAccount(**(values | changes))
+
+
+def time_account(**changes: float) -> TimeAccount:
+    values = {
+        "trainer_busy_s": 0.8,
+        "trainer_waits_groups_s": 0.9,
+        "trainer_waits_age_s": 0.0,
+        "trainer_waits_publication_s": 0.1,
+        "trainer_other_s": 0.2,
+        "fleet_busy_s": 1.7,
+        "fleet_reprefill_s": 0.0,
+        "fleet_paused_s": 0.04,
+        "fleet_starved_s": 0.26,
+    }
+    return TimeAccount(**(values | changes))
+
+
 def iteration_report(step: int = 0, **changes: Any) -> IterationReport:
     values: dict[str, Any] = {
         "step": step,
@@ -97,5 +131,9 @@ def iteration_report(step: int = 0, **changes: Any) -> IterationReport:
         "t_train_s": 0.8,
         "overlap_fraction": 0.75,
         "tokens_per_s": 200.0,
+        "account": time_account(),
+        "preemptions": 0,
+        "kv_usage_max": 0.3,
+        "queued": 0,
     }
     return IterationReport(**(values | changes))

@@ -1,7 +1,7 @@
-"""One optimizer step on this rank: share, pack, score what the loss needs, forward and backward, Adam, one report."""
+"""A step on this rank: parts of the batch add up gradients as they come, then one reduction, Adam, one report."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from time import perf_counter, time
 from typing import Any
@@ -9,31 +9,40 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from libra_core.engines.megatron.micro_batch import MicroBatch, build_micro_batch, split_batch
+from libra_core.algorithms.packing import share
+from libra_core.engines.megatron.micro_batch import MicroBatch, build_micro_batch, split
 from libra_core.engines.megatron.model import TrainedModel
 from libra_core.engines.megatron.spec import TrainerSpec
-from libra_core.engines.megatron.step import LossInputs, StepSums, forward_backward, score
+from libra_core.engines.megatron.step import LossInputs, StepSums, forward_backward, reduce_gradients, score
 from libra_core.engines.megatron.world import World
 from libra_core.errors import NumericsError
-from libra_core.types.batch import TrainingBatch, TrainingSequence
-from libra_core.types.ids import PolicyVersion
+from libra_core.types.batch import AccumulationReport, TrainingSequence
+from libra_core.types.ids import BatchId, PolicyVersion
 from libra_core.types.reports import UpdateReport
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accumulated:
-    """Gradients are in the buffers; this is what was seen on the way, of this rank's replica."""
+@dataclass(slots=True, kw_only=True)
+class OpenStep:
+    """What was seen of a batch whose gradients are adding up in the model's buffers. Dropping it discards the step."""
 
-    sums: StepSums
-    tokens: int
-    micro_batches: int
-    logprob_s: float
-    forward_backward_s: float
+    batch_id: BatchId
+    version: PolicyVersion
+    started_s: float
+    loads: list[int]
+    """Tokens of every data-parallel rank so far; the same on every rank."""
+    has_signal: bool = False
+    """Whether the gradient can be other than zero; the same on every rank."""
+    sums: StepSums = field(default_factory=StepSums)
+    micro_batches: int = 0
+    """Of this rank's replica."""
+    logprob_s: float = 0.0
+    forward_backward_s: float = 0.0
+    busy_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accumulator:
-    """Runs steps on a rank's model. Holds no state of its own."""
+    """Runs steps on a rank's model. Holds no state of its own; at most one `OpenStep` may be in use, the one opened last."""
 
     spec: TrainerSpec
     world: World
@@ -45,45 +54,21 @@ class Accumulator:
         """Sequence parallelism cuts the tokens of a micro-batch into tp equal parts."""
         return self.world.tp_size if self.spec.training.layout.sequence_parallel else 1
 
-    def update(self, batch: TrainingBatch, *, version: PolicyVersion, learning_rate: float) -> UpdateReport:
-        """Apply the batch to `version`, or report it as skipped when its gradient is zero by construction.
+    def open(self, batch_id: BatchId, version: PolicyVersion) -> OpenStep:
+        """Start from zero gradients.
 
-        Raises:
-            NumericsError: on every rank, before anything is changed, when the loss is not finite.
+        Both calls are needed: Megatron leaves `p.grad` aliased to `main_grad`, and the next backward would add it twice.
         """
-        started_s, start = time(), perf_counter()
-        if not self._has_signal(batch):
-            return _skipped(batch, version=version, learning_rate=learning_rate, started_s=started_s)
-        done = self.run(batch.sequences)
-        means = self._means(done)
-        if not isfinite(float(means["loss"])):
-            raise NumericsError(
-                f"the loss of batch {batch.batch_id} at version {version} is {means['loss']}; the weights were not changed: "
-                "look for extreme log-probs in the batch, and lower training.optimizer.learning_rate"
-            )
-        optimizer_start = perf_counter()
-        for group in self.model.optimizer.param_groups:
-            group["lr"] = learning_rate
-        _, grad_norm, _ = self.model.optimizer.step()
-        self.clear()
-        end = perf_counter()
-        seconds = (done.logprob_s, done.forward_backward_s, end - optimizer_start, end - start, started_s)
-        return UpdateReport(
-            step=version,
-            policy_version=PolicyVersion(version + 1),
-            grad_norm=float(grad_norm),
-            learning_rate=learning_rate,
-            **means,
-            **self._slowest(seconds),
-        )
+        self.model.optimizer.zero_grad()
+        self.model.wrapped.zero_grad_buffer()
+        return OpenStep(batch_id=batch_id, version=version, started_s=time(), loads=[0] * self.world.dp_size)
 
-    def run(self, sequences: Sequence[TrainingSequence], *, force_all_reduce: bool = False) -> Accumulated:
-        """Leave the global gradient of this rank's parameters in the buffers."""
+    def add(self, step: OpenStep, sequences: Sequence[TrainingSequence]) -> AccumulationReport:
+        """Forward and backward over this rank's share. Waits for the ranks of its own replica only."""
         start = perf_counter()
         training = self.spec.training
-        packs = split_batch(
-            sequences, dp_rank=self.world.dp_rank, dp_size=self.world.dp_size, budget_tokens=training.micro_batch_tokens
-        )
+        mine = self._take_share(step, sequences)
+        packs = split(mine, budget_tokens=training.micro_batch_tokens)
         batches = [build_micro_batch(pack, multiple_of=self.token_multiple, device=self.world.device) for pack in packs]
         inputs = LossInputs(
             config=training.loss,
@@ -93,75 +78,101 @@ class Accumulator:
             reference_logprobs=self._score(self.reference, batches) if self.reference is not None else None,
         )
         scored = perf_counter()
-        self.clear()
-        sums = forward_backward(self.model.wrapped, batches, inputs, force_all_reduce=force_all_reduce)
-        return Accumulated(
-            sums=sums,
-            tokens=sum(batch.num_tokens for batch in batches),
-            micro_batches=len(batches),
-            logprob_s=scored - start,
-            forward_backward_s=perf_counter() - scored,
+        forward_backward(self.model.wrapped, batches, inputs, step.sums)
+        end = perf_counter()
+        step.has_signal = step.has_signal or self._has_signal(sequences)
+        step.micro_batches += len(batches)
+        step.logprob_s += scored - start
+        step.forward_backward_s += end - scored
+        step.busy_s += end - start
+        return AccumulationReport(
+            tokens=sum(len(sequence.token_ids) for sequence in sequences),
+            loss_tokens=sum(sum(sequence.loss_mask[1:]) for sequence in sequences),
+            duration_s=end - start,
         )
 
-    def clear(self) -> None:
-        """Both are needed: Megatron leaves `p.grad` aliased to `main_grad`, and the next backward would add it twice."""
-        self.model.optimizer.zero_grad()
-        self.model.wrapped.zero_grad_buffer()
+    def finish(self, step: OpenStep, *, learning_rate: float) -> UpdateReport:
+        """Divide, clip and apply what was added, or report the step as skipped when its gradient is zero by construction.
+
+        Raises:
+            NumericsError: on every rank, before anything is changed, when the loss is not finite.
+        """
+        start = perf_counter()
+        means = self._means(step)
+        if not isfinite(means["loss"]):
+            raise NumericsError(
+                f"the loss of batch {step.batch_id} at version {step.version} is {means['loss']}; the weights were not changed: "
+                "look for extreme log-probs in the batch, and lower training.optimizer.learning_rate"
+            )
+        if step.has_signal:
+            self.reduce(step)
+        reduced = perf_counter()
+        grad_norm = self._apply(learning_rate) if step.has_signal else 0.0
+        end = perf_counter()
+        seconds = {
+            "logprob_s": step.logprob_s,
+            "forward_backward_s": step.forward_backward_s + reduced - start,
+            "optimizer_s": end - reduced,
+            "duration_s": step.busy_s + end - start,
+            "started_s": step.started_s,
+        }
+        return UpdateReport(
+            step=step.version,
+            policy_version=PolicyVersion(step.version + 1),
+            grad_norm=grad_norm,
+            learning_rate=learning_rate,
+            skipped=not step.has_signal,
+            **means,
+            **self._slowest(seconds),
+        )
+
+    def reduce(self, step: OpenStep, *, force_all_reduce: bool = False) -> None:
+        """Leave the global gradient of this rank's parameters in the buffers. Only once per step."""
+        reduce_gradients(self.model.wrapped, step.sums.weight, force_all_reduce=force_all_reduce)
+
+    def _take_share(self, step: OpenStep, sequences: Sequence[TrainingSequence]) -> list[TrainingSequence]:
+        lengths = [len(sequence.token_ids) for sequence in sequences]
+        shares = share(lengths, loads=step.loads)
+        step.loads = [load + sum(lengths[index] for index in ours) for load, ours in zip(step.loads, shares, strict=True)]
+        return [sequences[index] for index in shares[self.world.dp_rank]]
 
     def _score(self, model: torch.nn.Module, batches: Sequence[MicroBatch]) -> list[Tensor]:
         return score(model, batches, temperature=self.spec.temperature)
 
-    def _has_signal(self, batch: TrainingBatch) -> bool:
+    def _has_signal(self, sequences: Sequence[TrainingSequence]) -> bool:
         """Entropy and KL terms have a gradient even where every advantage is zero."""
         loss = self.spec.training.loss
-        sampled = [sequence for sequence in batch.sequences if any(sequence.loss_mask[1:])]
+        sampled = [sequence for sequence in sequences if any(sequence.loss_mask[1:])]
         if loss.entropy_coefficient or loss.kl_coefficient:
             return bool(sampled)
         return any(sequence.advantage for sequence in sampled)
 
-    def _means(self, done: Accumulated) -> dict[str, Any]:
-        """Token-weighted global means and global counts; the same on every rank."""
-        mine = [*done.sums.as_list(), float(done.tokens), float(done.micro_batches)]
-        totals, peaks = self.world.sum_and_max(mine if self.world.reports else [0.0] * len(mine), [done.sums.importance_max])
-        loss, weight, entropy, kl, clipped, importance, loss_tokens, tokens, micro_batches = totals
+    def _apply(self, learning_rate: float) -> float:
+        """The gradient norm before clipping."""
+        for group in self.model.optimizer.param_groups:
+            group["lr"] = learning_rate
+        _, grad_norm, _ = self.model.optimizer.step()
+        return float(grad_norm)
+
+    def _means(self, step: OpenStep) -> dict[str, Any]:
+        """Token-weighted global means and global counts; the same on every rank. Without a token, an importance ratio of 1."""
+        mine = [*step.sums.as_list(), float(step.micro_batches)]
+        totals, peaks = self.world.sum_and_max(mine if self.world.reports else [0.0] * len(mine), [step.sums.importance_max])
+        loss, weight, entropy, kl, clipped, importance, loss_tokens, micro_batches = totals
+        tokens = max(loss_tokens, 1.0)
         return {
-            "loss": loss / weight,
-            "entropy": entropy / loss_tokens,
-            "kl": kl / loss_tokens,
-            "clip_fraction": clipped / loss_tokens,
-            "importance_mean": importance / loss_tokens,
-            "importance_max": peaks[0],
-            "tokens": int(tokens),
+            "loss": loss / max(weight, 1.0),
+            "entropy": entropy / tokens,
+            "kl": kl / tokens,
+            "clip_fraction": clipped / tokens,
+            "importance_mean": importance / tokens if loss_tokens else 1.0,
+            "importance_max": peaks[0] if loss_tokens else 1.0,
+            "tokens": sum(step.loads),
             "loss_tokens": int(loss_tokens),
             "micro_batches": int(micro_batches),
         }
 
-    def _slowest(self, seconds: tuple[float, ...]) -> dict[str, float]:
+    def _slowest(self, seconds: dict[str, float]) -> dict[str, float]:
         """The step takes as long as its slowest rank."""
-        _, peaks = self.world.sum_and_max([0.0], list(seconds))
-        return dict(zip(("logprob_s", "forward_backward_s", "optimizer_s", "duration_s", "started_s"), peaks, strict=True))
-
-
-def _skipped(batch: TrainingBatch, *, version: PolicyVersion, learning_rate: float, started_s: float) -> UpdateReport:
-    """Nothing was computed, so means are zero and the importance ratio is 1."""
-    return UpdateReport(
-        step=version,
-        policy_version=PolicyVersion(version + 1),
-        loss=0.0,
-        grad_norm=0.0,
-        entropy=0.0,
-        kl=0.0,
-        clip_fraction=0.0,
-        importance_mean=1.0,
-        importance_max=1.0,
-        learning_rate=learning_rate,
-        tokens=0,
-        loss_tokens=sum(sum(sequence.loss_mask[1:]) for sequence in batch.sequences),
-        micro_batches=0,
-        logprob_s=0.0,
-        forward_backward_s=0.0,
-        optimizer_s=0.0,
-        duration_s=0.0,
-        started_s=started_s,
-        skipped=True,
-    )
+        _, peaks = self.world.sum_and_max([0.0], list(seconds.values()))
+        return dict(zip(seconds, peaks, strict=True))

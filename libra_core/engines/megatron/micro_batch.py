@@ -7,11 +7,8 @@ import torch
 from megatron.core.packed_seq_params import PackedSeqParams
 from torch import Tensor
 
-from libra_core.algorithms.packing import pack, share
+from libra_core.algorithms.packing import pack
 from libra_core.types.batch import TrainingSequence
-
-_NOTHING = TrainingSequence(token_ids=(0, 0), loss_mask=(0, 0), logprobs=(0.0, 0.0), advantage=0.0, group_index=-1)
-"""Keeps the collectives of a rank without data going; it has no loss token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +31,10 @@ class MicroBatch:
     """Without padding."""
 
 
-def split_batch(
-    sequences: Sequence[TrainingSequence], *, dp_rank: int, dp_size: int, budget_tokens: int
-) -> list[list[TrainingSequence]]:
-    """This rank's sequences by micro-batch; at least one, so that a rank without data still takes part."""
-    mine = [sequences[i] for i in share([len(s.token_ids) for s in sequences], dp_rank=dp_rank, dp_size=dp_size)]
-    packs = pack([len(s.token_ids) for s in mine], budget_tokens=budget_tokens)
-    return [[mine[i] for i in members] for members in packs] or [[_NOTHING]]
+def split(sequences: Sequence[TrainingSequence], *, budget_tokens: int) -> list[list[TrainingSequence]]:
+    """The sequences by micro-batch."""
+    packs = pack([len(sequence.token_ids) for sequence in sequences], budget_tokens=budget_tokens)
+    return [[sequences[index] for index in members] for members in packs]
 
 
 def build_micro_batch(sequences: Sequence[TrainingSequence], *, multiple_of: int, device: torch.device) -> MicroBatch:

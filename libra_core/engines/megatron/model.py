@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F  # noqa: N812
 from megatron.core import parallel_state
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
 from megatron.core.transformer.module import Float16Module
@@ -42,7 +42,11 @@ class TrainedModel:
 
 
 def build_policy(facts: ModelFacts, spec: TrainerSpec) -> TrainedModel:
-    """Model, gradient buffers and Adam of this rank; parameters are still random."""
+    """Model, gradient buffers and Adam of this rank; parameters are still random.
+
+    Schedules neither reduce nor divide gradients (no overlap, no `finalize_model_grads_func`): a streamed step runs several of
+    them, and which is the last is known only when the batch is whole.
+    """
     config = transformer_config(facts, spec)
     module = build_model(facts, config)
     ddp_config = DistributedDataParallelConfig(
@@ -52,7 +56,6 @@ def build_policy(facts: ModelFacts, spec: TrainerSpec) -> TrainedModel:
     )
     inner = Float16Module(config, module) if config.bf16 else module
     wrapped = DistributedDataParallel(config, ddp_config, inner)
-    config.finalize_model_grads_func = finalize_model_grads
     optimizer = get_megatron_optimizer(_optimizer_config(spec), [wrapped])
     return TrainedModel(facts=facts, config=config, module=module, wrapped=wrapped, optimizer=optimizer)
 

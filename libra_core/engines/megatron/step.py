@@ -1,4 +1,4 @@
-"""Forward and backward over packed micro-batches with Megatron's own schedules, and forward passes that only score."""
+"""Megatron's own schedules over packed micro-batches: to learn, with one reduction per step, and to score."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,9 @@ from functools import partial
 
 import torch
 from megatron.core import parallel_state
+from megatron.core.distributed import DistributedDataParallel, finalize_model_grads
 from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.process_groups_config import ProcessGroupCollection
 from torch import Tensor
 
 from libra_core.algorithms.losses import LossDiagnostics, LossTokens, policy_loss
@@ -44,15 +46,8 @@ class LossInputs:
     reference_logprobs: list[Tensor] | None = None
 
 
-def forward_backward(
-    model: torch.nn.Module, micro_batches: Sequence[MicroBatch], inputs: LossInputs, *, force_all_reduce: bool = False
-) -> StepSums:
-    """Leave the gradient of `Σ loss / global Σ weight` in the main_grad buffers, already summed over DP.
-
-    `finalize_model_grads` sums the integer weights of all replicas and divides once; nothing here divides by the number of
-    micro-batches. `force_all_reduce` gives every rank the whole gradient although the optimizer is distributed.
-    """
-    sums = StepSums()
+def forward_backward(model: torch.nn.Module, micro_batches: Sequence[MicroBatch], inputs: LossInputs, sums: StepSums) -> None:
+    """Add this replica's gradient of `Σ loss` to the main_grad buffers, and what was seen to `sums`; nothing is divided."""
 
     def loss_of(index: int, output: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         batch = micro_batches[index]
@@ -76,8 +71,25 @@ def forward_backward(
         index, batch = next(batches)
         return _forward(stage, batch), partial(loss_of, index)
 
-    _run_schedule(forward_step, model, micro_batches, forward_only=False, force_all_reduce=force_all_reduce)
-    return sums
+    _run_schedule(forward_step, model, micro_batches, forward_only=False)
+
+
+def reduce_gradients(model: DistributedDataParallel, weight: int, *, force_all_reduce: bool) -> None:
+    """Turn added-up gradients into those of `Σ loss / global Σ weight`, once per step. Collective over all ranks.
+
+    Sums over replicas, over the ranks of sequence parallelism and over the two copies of a tied embedding, none of which may
+    happen twice. `weight` counts on the last stage only. `force_all_reduce` gives every rank the whole gradient although the
+    optimizer is distributed.
+    """
+    groups = ProcessGroupCollection()
+    groups.tp = parallel_state.get_tensor_model_parallel_group()
+    groups.pp = parallel_state.get_pipeline_model_parallel_group()
+    groups.dp_cp = parallel_state.get_data_parallel_group(with_context_parallel=True)
+    # Middle stages have no embedding group, which the defaults of finalize_model_grads assert on.
+    groups.embd = parallel_state.get_embedding_group(check_initialized=False)
+    groups.pos_embd = parallel_state.get_position_embedding_group(check_initialized=False)
+    divisor = torch.tensor(weight, dtype=torch.int64, device=next(model.parameters()).device)
+    finalize_model_grads([model], divisor, pg_collection=groups, force_all_reduce=force_all_reduce)
 
 
 def score(model: torch.nn.Module, micro_batches: Sequence[MicroBatch], *, temperature: float) -> list[Tensor]:
@@ -92,7 +104,7 @@ def score(model: torch.nn.Module, micro_batches: Sequence[MicroBatch], *, temper
         index, batch = next(batches)
         return _forward(stage, batch), partial(keep, index)
 
-    _run_schedule(forward_step, model, micro_batches, forward_only=True, force_all_reduce=False)
+    _run_schedule(forward_step, model, micro_batches, forward_only=True)
     return [results[index] for index in sorted(results)]
 
 
@@ -112,8 +124,10 @@ def _run_schedule(
     micro_batches: Sequence[MicroBatch],
     *,
     forward_only: bool,
-    force_all_reduce: bool,
 ) -> None:
+    """A replica without micro-batches skips the pass, on all its ranks: no collective of a dense model crosses replicas."""
+    if not micro_batches:
+        return
     get_forward_backward_func()(
         forward_step_func=forward_step,
         data_iterator=iter(enumerate(micro_batches)),
@@ -122,5 +136,4 @@ def _run_schedule(
         seq_length=max(batch.token_ids.shape[1] for batch in micro_batches),
         micro_batch_size=1,
         forward_only=forward_only,
-        force_all_reduce=force_all_reduce,
     )

@@ -11,7 +11,7 @@ from torch import Tensor
 from libra_core.engines.broadcast import BroadcastGroup, join_group
 from libra_core.engines.hf_layout import hf_tensors
 from libra_core.engines.megatron import checkpoint, convert, cpu_shim, export, step
-from libra_core.engines.megatron.accumulation import Accumulator
+from libra_core.engines.megatron.accumulation import Accumulator, OpenStep
 from libra_core.engines.megatron.export import ExportReport, Metadata
 from libra_core.engines.megatron.micro_batch import build_micro_batch
 from libra_core.engines.megatron.model import build_model, build_policy, learning_rate, transformer_config
@@ -19,8 +19,8 @@ from libra_core.engines.megatron.spec import TrainerSpec
 from libra_core.engines.megatron.world import close_world, open_world
 from libra_core.engines.model_folder import check_divides, read_model_facts
 from libra_core.errors import ConfigError, ResourceError
-from libra_core.types.batch import TrainingBatch, TrainingSequence
-from libra_core.types.ids import PolicyVersion
+from libra_core.types.batch import AccumulationReport, TrainingBatch, TrainingSequence
+from libra_core.types.ids import BatchId, PolicyVersion
 from libra_core.types.reports import UpdateReport
 
 
@@ -30,6 +30,10 @@ class MegatronTrainer:
     Every public method but `close` and `export_metadata` is collective: all ranks call it, in the same order, with the same
     arguments, and all get the same answer unless the method says otherwise. A rank that raises leaves the others to time out
     after `collective_timeout_s`; the world is then void and the run resumes from its checkpoint.
+
+    A step is `begin_step`, any number of `accumulate`, `finish_step`; `update` is all of them in one call. `accumulate` waits for
+    the ranks of its own replica only, so replicas may be at different parts; `finish_step` waits for all ranks. The partial sum
+    lives in the gradient buffers alone: exports, scores and checkpoints between the calls neither see nor disturb it.
     """
 
     def __init__(self, spec: TrainerSpec) -> None:
@@ -42,6 +46,7 @@ class MegatronTrainer:
         check_divides(self.facts, layout=spec.training.layout)
         torch.manual_seed(spec.seed)
         self.progress = checkpoint.Progress(version=PolicyVersion(0))
+        self._step: OpenStep | None = None
         self._broadcast_group: BroadcastGroup | None = None
         self.world = open_world(spec)
         try:
@@ -59,32 +64,67 @@ class MegatronTrainer:
         return self.progress.version
 
     def update(self, batch: TrainingBatch) -> UpdateReport:
-        """One optimizer step, or the stored report when `batch` is the one that was applied last.
+        """One optimizer step, or the stored report when `batch` is the one that was applied last; see the parts it is made of."""
+        report = self.begin_step(batch.batch_id, batch.expected_version)
+        if report is None:
+            self.accumulate(batch.sequences)
+            report = self.finish_step()
+        return report
 
-        A batch without learning signal leaves the weights alone, but version and learning rate advance, so that versions count
-        steps.
+    def begin_step(self, batch_id: BatchId, expected_version: PolicyVersion) -> UpdateReport | None:
+        """Open a step, or answer the stored report when this batch is the one that was applied last. Discards an open step.
 
         Raises:
             ConfigError: when the batch was made for another version of the policy.
-            NumericsError: when the loss is not finite; the weights are unchanged.
         """
-        stored = self.progress.report
-        if stored is not None and self.progress.batch_id == batch.batch_id:
-            return stored
-        if batch.expected_version != self.policy_version:
+        self.discard_step()
+        if self.progress.report is not None and self.progress.batch_id == batch_id:
+            return self.progress.report
+        if expected_version != self.policy_version:
             raise ConfigError(
-                f"batch {batch.batch_id} updates policy version {batch.expected_version}, but the trainer holds version "
+                f"batch {batch_id} updates policy version {expected_version}, but the trainer holds version "
                 f"{self.policy_version}; take the batch of that step, or resume from the matching checkpoint"
             )
+        self._step = self._accumulator.open(batch_id, self.policy_version)
+        return None
+
+    def accumulate(self, sequences: tuple[TrainingSequence, ...]) -> AccumulationReport:
+        """Add the gradient of a part of the batch: any groups, in any order, each once. A call that raises discards the step.
+
+        Replicas do not wait for each other here, and a part may be too small to give each of them a sequence.
+
+        Raises:
+            ConfigError: when no step is open.
+        """
+        step = self._take_step("accumulate")
+        report = self._accumulator.add(step, sequences)
+        self._step = step
+        return report
+
+    def finish_step(self) -> UpdateReport:
+        """Divide the sums by the global count once and apply them. The step is closed afterwards, also when this raises.
+
+        A batch without learning signal leaves the weights alone, but version and learning rate advance, so that versions count
+        steps. Times are sums over the parts, of the slowest rank; waiting between parts is in none of them.
+
+        Raises:
+            ConfigError: when no step is open.
+            NumericsError: when the loss is not finite; the weights are unchanged.
+        """
+        step = self._take_step("finish_step")
         rate = learning_rate(self.spec.training.optimizer, self.policy_version)
-        report = self._accumulator.update(batch, version=self.policy_version, learning_rate=rate)
+        report = self._accumulator.finish(step, learning_rate=rate)
         self.progress = checkpoint.Progress(
             version=report.policy_version,
             adam_steps=self.progress.adam_steps + (not report.skipped),
-            batch_id=batch.batch_id,
+            batch_id=step.batch_id,
             report=report,
         )
         return report
+
+    def discard_step(self) -> None:
+        """Forget the open step, if there is one; its batch can be begun again and nothing is counted twice."""
+        self._step = None
 
     def score_tokens(self, token_ids: tuple[int, ...]) -> tuple[float, ...]:
         """Log-prob of token i given the tokens before it, at temperature 1; position 0 has none and gets 0.0."""
@@ -144,17 +184,21 @@ class MegatronTrainer:
         return ExportReport(bytes=export.num_bytes(self.export_metadata()), duration_s=perf_counter() - started)
 
     def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> str:
-        """Write a sharded checkpoint that `load` continues bit for bit, in one rename; returns the folder."""
+        """Write a sharded checkpoint that `load` continues bit for bit, in one rename; returns the folder.
+
+        Of an open step nothing is saved: whoever resumes begins it again, and here it goes on.
+        """
         checkpoint.save(Path(folder), self.model, self.progress, extra or {}, self.world)
         return str(folder)
 
     def load(self, folder: str | Path) -> dict[str, Any]:
-        """Continue from a checkpoint, also one of another layout; returns the `extra` it was saved with.
+        """Continue from a checkpoint, also one of another layout; returns the `extra` it was saved with. Discards an open step.
 
         Raises:
             CheckpointError: when it is incomplete, damaged or of another model. The trainer is unchanged then.
         """
         self.progress, extra = checkpoint.load(Path(folder), self.model, self.world)
+        self.discard_step()
         return extra
 
     def digest(self) -> str:
@@ -163,16 +207,27 @@ class MegatronTrainer:
 
     def gradients(self, batch: TrainingBatch) -> dict[str, Tensor]:
         """Unclipped float32 gradients of the batch's loss by HF name; nothing is updated. For verification."""
-        self._accumulator.run(batch.sequences, force_all_reduce=True)
+        self._step = self._accumulator.open(batch.batch_id, self.policy_version)
+        self.accumulate(batch.sequences)
+        return self.step_gradients()
+
+    def step_gradients(self) -> dict[str, Tensor]:
+        """What `finish_step` would clip and apply, as `gradients` gives it; the step is discarded. For verification."""
+        self._accumulator.reduce(self._take_step("step_gradients"), force_all_reduce=True)
         exported = convert.export_hf(self.model.module, self.facts, value_of=lambda parameter: parameter.main_grad)
-        gradients = {name: tensor.float().cpu().clone() for name, tensor in exported}
-        self._accumulator.clear()
-        return gradients
+        return {name: tensor.float().cpu().clone() for name, tensor in exported}
 
     def close(self) -> None:
         """Leave the world; not collective."""
         self._broadcast_group = None
         close_world()
+
+    def _take_step(self, caller: str) -> OpenStep:
+        """The step is open again only when the caller puts it back."""
+        step, self._step = self._step, None
+        if step is None:
+            raise ConfigError(f"no step is open; call begin_step before {caller}")
+        return step
 
     def _weights(self) -> Iterator[tuple[str, Tensor]]:
         return convert.export_hf(self.model.module, self.facts)

@@ -161,6 +161,11 @@ class VllmEngine:
                 raise
         return EnginePublication(engine_id=self._spec.engine_id, pause_s=pause_s, load_s=load_s, resume_s=resume_s)
 
+    async def hold(self) -> None:
+        """Stop generating; running requests keep their tokens and KV. The next `update_weights` ends the hold."""
+        async with self._publication, self._expect("hold", _CONTROL_DEADLINE_S) as engine:
+            await engine.pause_generation(mode="keep", clear_cache=False)
+
     async def stop(self) -> None:
         """End the engine and its processes within a bounded time; safe to call twice or after a failure."""
         engine, self._engine = self._engine, None
@@ -194,6 +199,8 @@ class VllmEngine:
 
     async def _pause(self, in_flight: Literal["keep", "abort"], recompute_kv: bool) -> None:
         async with self._expect("pause", _CONTROL_DEADLINE_S) as engine:
+            if recompute_kv:
+                self._counters.expect_preemptions()
             await engine.pause_generation(mode=in_flight, clear_cache=recompute_kv)
 
     async def _load(self, version: PolicyVersion) -> None:

@@ -22,9 +22,12 @@ class EngineCounters:
         self._prompt_tokens = 0
         self._cached_prompt_tokens = 0
         self._preemptions = 0
+        self._expected_preemptions = 0
         self._unfinished = 0
         self._busy_s = 0.0
         self._busy_since_s = 0.0
+        self._prefill_s = 0.0
+        self._recorded_s = 0.0
 
     def __call__(self, _vllm_config: Any, _engine_index: int = 0) -> "EngineCounters":
         return self
@@ -38,7 +41,27 @@ class EngineCounters:
             self._generated_tokens += iteration_stats.num_generation_tokens
             self._prompt_tokens += iteration_stats.prompt_token_stats.total
             self._cached_prompt_tokens += iteration_stats.prompt_token_stats.cached_tokens
-            self._preemptions += iteration_stats.num_preempted_reqs
+            self._count_preemptions(iteration_stats.num_preempted_reqs)
+            self._share_time(iteration_stats)
+
+    def expect_preemptions(self) -> None:
+        """A publication is about to send every running request back to recompute its context; that is not want of memory."""
+        self._expected_preemptions = self._running
+
+    def _share_time(self, iteration_stats: Any) -> None:
+        """Every computed token passes through the same layers, so the step's time is split by their number."""
+        now_s = time.monotonic()
+        took_s = now_s - max(self._recorded_s, self._busy_since_s)
+        self._recorded_s = now_s
+        prompt_tokens = iteration_stats.prompt_token_stats.total - iteration_stats.prompt_token_stats.cached_tokens
+        computed = prompt_tokens + iteration_stats.num_generation_tokens
+        if self._unfinished and computed:
+            self._prefill_s += took_s * prompt_tokens / computed
+
+    def _count_preemptions(self, count: int) -> None:
+        forgiven = min(count, self._expected_preemptions)
+        self._expected_preemptions -= forgiven
+        self._preemptions += count - forgiven
 
     def log_engine_initialized(self) -> None: ...
 
@@ -69,4 +92,5 @@ class EngineCounters:
             cached_prompt_tokens=self._cached_prompt_tokens,
             preemptions=self._preemptions,
             busy_s=self._busy_s + busy_now_s,
+            prefill_s=self._prefill_s,
         )

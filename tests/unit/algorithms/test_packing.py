@@ -1,4 +1,3 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,21 +26,25 @@ def test_no_two_micro_batches_would_fit_into_one(lengths: list[int], budget: int
 
 @given(LENGTHS, st.integers(1, 8))
 def test_every_sequence_is_trained_by_exactly_one_rank(lengths: list[int], ranks: int) -> None:
-    shares = [share(lengths, dp_rank=rank, dp_size=ranks) for rank in range(ranks)]
+    shares = share(lengths, loads=[0] * ranks)
+    assert len(shares) == ranks
     assert sorted(index for mine in shares for index in mine) == list(range(len(lengths)))
 
 
-@given(LENGTHS, st.integers(1, 8))
-def test_ranks_differ_by_at_most_one_sequence_of_tokens(lengths: list[int], ranks: int) -> None:
-    loads = [sum(lengths[index] for index in share(lengths, dp_rank=rank, dp_size=ranks)) for rank in range(ranks)]
-    assert max(loads) - min(loads) <= max(lengths, default=0)
+@given(st.lists(LENGTHS, max_size=6), st.integers(1, 8))
+def test_ranks_differ_by_at_most_one_sequence_of_tokens_over_all_parts(parts: list[list[int]], ranks: int) -> None:
+    loads = [0] * ranks
+    for lengths in parts:
+        shares = share(lengths, loads=loads)
+        loads = [load + sum(lengths[index] for index in mine) for load, mine in zip(loads, shares, strict=True)]
+    assert max(loads) - min(loads) <= max((length for lengths in parts for length in lengths), default=0)
 
 
 @given(st.lists(st.integers(1, 300), min_size=8, max_size=60))
 def test_no_rank_is_idle_when_there_are_enough_sequences(lengths: list[int]) -> None:
-    assert all(share(lengths, dp_rank=rank, dp_size=8) for rank in range(8))
+    assert all(share(lengths, loads=[0] * 8))
 
 
-def test_a_rank_outside_the_world_is_refused() -> None:
-    with pytest.raises(ValueError, match="dp_rank 2 is outside"):
-        share([1], dp_rank=2, dp_size=2)
+def test_parts_of_one_sequence_go_round_the_ranks() -> None:
+    assert share([10], loads=[0, 0]) == ((0,), ())
+    assert share([10], loads=[10, 0]) == ((), (0,))

@@ -13,7 +13,7 @@ def engines(**loads: int) -> list[EngineLoad]:
 
 def turn(current: str | None = None) -> TurnContext:
     engine = None if current is None else EngineId(current)
-    return TurnContext(trajectory_id=TrajectoryId("t"), current=engine, context_tokens=10, tool_returns=())
+    return TurnContext(trajectory_id=TrajectoryId("t"), kind="", order=0, current=engine, context_tokens=10, tool_returns=())
 
 
 def test_a_new_trajectory_goes_to_the_emptiest_engine() -> None:

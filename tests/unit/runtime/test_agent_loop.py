@@ -53,13 +53,13 @@ class EchoEnvironment:
         return str(list(token_ids))
 
 
-def turn(*tokens: int, finish: FinishReason = FinishReason.STOP, version: int = 0) -> GeneratedTurn:
+def turn(*tokens: int, finish: FinishReason = FinishReason.STOP, version: int = 0, cached: int = 0) -> GeneratedTurn:
     return GeneratedTurn(
         token_ids=tokens,
         logprobs=tuple(-float(t) for t in tokens),
         finish_reason=finish,
         versions=(VersionSegment(version=PolicyVersion(version), start=0, end=len(tokens)),),
-        cached_tokens=0,
+        cached_tokens=cached,
         first_token_s=0.0,
         duration_s=0.0,
     )
@@ -69,7 +69,8 @@ def run_loop(
     script: list[GeneratedTurn | EngineLostError], environment: EchoEnvironment | None = None, **overrides: float
 ) -> tuple[Trajectory, list[GenerationRequest]]:
     requests: list[GenerationRequest] = []
-    member = EngineMember(engine_id=EngineId("engine-0"), tp=1, handle=None)
+    member = EngineMember(engine_id=EngineId("engine-0"), tp=1, kv_tokens=1000, handle=None)
+    released: list[int] = []
 
     async def bind(_: object) -> EngineMember:
         return member
@@ -87,14 +88,23 @@ def run_loop(
                 environment=environment or EchoEnvironment(),
                 bind=bind,
                 generate=generate,
+                release=lambda _id, _kind, final_tokens: released.append(final_tokens),
                 tool_threads=threads,
                 record=lambda *_: None,
             )
             config = RolloutConfig().model_copy(update={"max_new_tokens": 10, "max_context_tokens": 40, **overrides})
             loop = AgentLoop(
-                trajectory_id=TrajectoryId("t"), group_id=GroupId("g"), sample_index=0, prompt=PROMPT, config=config, tools=tools
+                trajectory_id=TrajectoryId("t"),
+                group_id=GroupId("g"),
+                order=0,
+                sample_index=0,
+                prompt=PROMPT,
+                config=config,
+                tools=tools,
             )
-            return await loop.run()
+            trajectory = await loop.run()
+            assert released == [len(trajectory.token_ids)], "a trajectory frees its place exactly once"
+            return trajectory
 
     return asyncio.run(main()), requests
 
@@ -159,3 +169,12 @@ def test_endless_engine_losses_end_the_trajectory_as_an_engine_failure() -> None
     assert trajectory.failure is not None
     assert trajectory.failure.kind is FailureKind.ENGINE
     assert len(requests) == 9
+
+
+def test_a_prefix_computed_again_is_counted_in_whole_blocks() -> None:
+    script = [turn(10, CALL), turn(11, CALL, cached=4), turn(12, END, cached=0)]
+    trajectory, _ = run_loop(script, block_size=4, max_turns=5)
+    # contexts of 3, 7 and 11 tokens; 5 tokens were computed before turn 2 (one block of 4, cached), 9 before turn 3 (two blocks)
+    assert trajectory.context_tokens == 3 + 7 + 11
+    assert trajectory.cached_tokens == 4
+    assert trajectory.reprefilled_tokens == 8

@@ -13,8 +13,9 @@ from libra_core.types.trajectory import Failure, FailureKind, FinishReason, Prom
 START = PromptCursor(next_index=0, untrained=())
 
 
-def store(*, staleness: int = 1, drop: bool = True) -> TrajectoryStoreActor:
-    return TrajectoryStoreActor(StoreSpec(groups_per_step=2, staleness=staleness, drop_groups_without_signal=drop), START)
+def store(*, staleness: int = 1, age_slack: int = 0) -> TrajectoryStoreActor:
+    spec = StoreSpec(groups_per_step=2, staleness=staleness, age_slack=age_slack, drop_groups_without_signal=True)
+    return TrajectoryStoreActor(spec, START)
 
 
 def sample(index: int, advantage: float | None, failure: Failure | None = None) -> Trajectory:
@@ -56,15 +57,18 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(work)
 
 
-def test_take_waits_for_the_last_group() -> None:
+def test_take_hands_groups_out_as_they_finish() -> None:
     async def claim() -> None:
         target = store()
         await put(target, 0)
+        first = await target.take(0, 5.0)
+        assert (first.groups, first.places) == ((0,), 1)
         taking = asyncio.create_task(target.take(0, 5.0))
         await asyncio.sleep(0.01)
         assert not taking.done()
         await put(target, 1)
-        assert (await taking).chosen == (0, 1)
+        second = await taking
+        assert (second.groups, second.places) == ((1,), 0)
 
     run(claim())
 
@@ -72,32 +76,49 @@ def test_take_waits_for_the_last_group() -> None:
 def test_take_past_its_time_names_the_groups_at_their_age_limit() -> None:
     async def claim() -> None:
         target = store(staleness=0)
-        await put(target, 0)
         await target.group_started(1, PolicyVersion(0))
-        assert (await target.take(0, 0.02)).late == (1,)
+        share = await target.take(0, 0.02)
+        assert (share.groups, share.late) == ((), (1,))
 
     run(claim())
 
 
-def test_a_taken_batch_can_be_taken_again_but_its_groups_serve_no_other_step() -> None:
+def test_a_full_batch_takes_no_more_and_its_groups_serve_no_other_step() -> None:
     async def claim() -> None:
         target = store()
         await put(target, 0, 1, 2, 3)
-        first = await target.take(0, 1.0)
-        assert await target.take(0, 1.0) == first
-        assert (await target.take(1, 1.0)).chosen == (2, 3)
+        assert (await target.take(0, 1.0)).groups == (0, 1)
+        assert (await target.take(0, 1.0)).groups == ()
+        assert (await target.take(1, 1.0)).groups == (2, 3)
 
     run(claim())
 
 
-def test_the_cursor_counts_a_batch_only_once_it_is_trained() -> None:
+def test_an_interrupted_step_gives_its_groups_back() -> None:
     async def claim() -> None:
         target = store()
-        await put(target, 0, 1, 2, 3)
+        await put(target, 0, 1)
+        await target.take(0, 1.0)
+        await target.return_batch(0)
+        assert (await target.take(0, 1.0)).groups == (0, 1)
+
+    run(claim())
+
+
+def test_the_cursor_counts_a_batch_only_once_it_is_trained_and_no_group_is_ever_lost_from_the_account() -> None:
+    async def claim() -> None:
+        target = store()
+        await put(target, 0, 1, 2)
+        await target.group_started(3, PolicyVersion(0))
         await target.take(0, 1.0)
         assert (await target.cursor()).next_index == 0
         await target.mark_trained(batch_name(0))
         assert await target.cursor() == PromptCursor(next_index=2, untrained=())
+        await target.group_started(4, PolicyVersion(0))
+        await target.drop_group(4)
+        counts = await target.counts()
+        assert counts["running"] + counts["ready"] + counts["taken"] + counts["trained"] + counts["dropped"] == 5
+        assert (counts["running"], counts["ready"], counts["trained"]) == (1, 1, 2)
 
     run(claim())
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[3]
 def test_names_are_unique_and_grouped() -> None:
     names = [metric.name for metric in METRICS]
     assert len(names) == len(set(names))
-    assert {name.split("/")[0] for name in names} == {"iteration", "rollout", "reward", "train", "publication"}
+    assert {name.split("/")[0] for name in names} == {"iteration", "account", "rollout", "reward", "train", "publication"}
 
 
 def test_names_that_others_rely_on() -> None:

@@ -1,0 +1,43 @@
+"""From groups to the small reports that tasks return."""
+
+from statistics import fmean
+
+from libra_core.runtime.store import batch_name
+from libra_core.types.group import TrajectoryGroup
+from libra_core.types.ids import PolicyVersion
+from libra_core.types.reports import RolloutReport
+from libra_core.types.trajectory import FinishReason, ToolStatus
+
+
+def summarise_batch(
+    step: int, groups: list[TrajectoryGroup], counts: dict[str, int], *, waited_s: float, waited_age_s: float
+) -> RolloutReport:
+    """Counts and times of one batch; lost samples count only in the group counters."""
+    samples = [t for group in groups for t in group.usable]
+    staleness = [step - t.oldest_version for t in samples if t.versions]
+    tool_returns = [answer for t in samples for answer in t.tool_returns]
+    return RolloutReport(
+        step=step,
+        batch_id=batch_name(step),
+        policy_version=PolicyVersion(step),
+        trajectories=len(samples),
+        groups=len(groups),
+        prompt_tokens=sum(t.prompt_tokens for t in samples),
+        generated_tokens=sum(t.generated_tokens for t in samples),
+        tool_tokens=sum(answer.payload_tokens for answer in tool_returns),
+        mean_turns=fmean(t.turns for t in samples) if samples else 0.0,
+        truncated=sum(t.finish_reason is FinishReason.LENGTH for t in samples),
+        tool_calls=len(tool_returns),
+        tool_errors=sum(answer.status is not ToolStatus.OK for answer in tool_returns),
+        staleness_mean=fmean(staleness) if staleness else 0.0,
+        staleness_max=max(staleness, default=0),
+        waited_s=waited_s,
+        waited_age_s=waited_age_s,
+        context_tokens=sum(t.context_tokens for t in samples),
+        cached_tokens=sum(t.cached_tokens for t in samples),
+        reprefilled_tokens=sum(t.reprefilled_tokens for t in samples),
+        generation_s=max((t.finished_s for t in samples), default=0.0) - min((t.started_s for t in samples), default=0.0),
+        groups_retried=counts["retried"],
+        groups_partial=counts["partial"],
+        groups_dropped=counts["dropped"],
+    )

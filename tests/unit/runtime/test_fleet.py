@@ -1,0 +1,164 @@
+"""A trajectory binds late, keeps its place until it ends, and an engine never promises more than its KV share."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Literal
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from libra_core.ports.routing import TurnContext
+from libra_core.routing.least_loaded import LeastLoaded
+from libra_core.runtime.fleet import EngineMember, Fleet
+from libra_core.runtime.kv_ledger import ContextHistory, KvLedger
+from libra_core.types.ids import EngineId, TrajectoryId
+
+
+def fleet(
+    *kv_tokens: int, fill: float = 0.5, prior: float = 100.0, queue_order: Literal["fifo", "longest_first"] = "fifo"
+) -> Fleet:
+    history = ContextHistory(prior_tokens=prior)
+    built = Fleet(
+        policy=LeastLoaded(),
+        ledger=KvLedger(fill=fill, history=history),
+        history=history,
+        queue_order=queue_order,
+        turn_deadline_s=5.0,
+        refill_deadline_s=5.0,
+        on_lost=lambda _member, _reason: None,
+    )
+    for number, tokens in enumerate(kv_tokens):
+        built.add(EngineMember(engine_id=EngineId(f"e{number}"), tp=1, kv_tokens=tokens, handle=None))
+    return built
+
+
+def turn(number: int, *, context: int = 10, kind: str = "k", current: str | None = None) -> TurnContext:
+    engine = None if current is None else EngineId(current)
+    return TurnContext(
+        trajectory_id=TrajectoryId(f"t{number}"),
+        kind=kind,
+        order=number,
+        current=engine,
+        context_tokens=context,
+        tool_returns=(),
+    )
+
+
+def run(claim: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(claim())
+
+
+def test_an_engine_takes_only_its_share_and_the_rest_binds_when_a_place_frees() -> None:
+    async def claim() -> None:
+        target = fleet(400)  # half of 400 tokens: two trajectories of the expected 100
+        await target.bind(turn(0))
+        await target.bind(turn(1))
+        third = asyncio.create_task(target.bind(turn(2)))
+        await asyncio.sleep(0)
+        assert target.queued == 1
+        target.release(TrajectoryId("t0"), "k", 100)
+        assert (await third).engine_id == "e0"
+        assert target.queued == 0
+
+    run(claim)
+
+
+def test_a_bound_trajectory_never_waits_for_its_next_turn() -> None:
+    async def claim() -> None:
+        target = fleet(200)
+        await target.bind(turn(0))
+        member = await asyncio.wait_for(target.bind(turn(0, context=150, current="e0")), 1.0)
+        assert member.engine_id == "e0"
+
+    run(claim)
+
+
+def test_an_empty_engine_takes_a_trajectory_longer_than_its_share() -> None:
+    async def claim() -> None:
+        assert (await asyncio.wait_for(fleet(50).bind(turn(0)), 1.0)).engine_id == "e0"
+
+    run(claim)
+
+
+def test_older_groups_bind_first() -> None:
+    async def claim() -> None:
+        target = fleet(200)
+        await target.bind(turn(9))
+        young = asyncio.create_task(target.bind(turn(5)))
+        await asyncio.sleep(0)
+        old = asyncio.create_task(target.bind(turn(2)))
+        await asyncio.sleep(0)
+        target.release(TrajectoryId("t9"), "k", 100)
+        await asyncio.wait_for(old, 1.0)
+        assert not young.done()
+        young.cancel()
+
+    run(claim)
+
+
+def test_longest_first_binds_the_kind_that_grows_longest() -> None:
+    async def claim() -> None:
+        target = fleet(200, queue_order="longest_first")
+        await target.bind(turn(0, kind="long"))
+        target.history.add("long", 300)
+        target.history.add("short", 20)
+        short = asyncio.create_task(target.bind(turn(1, kind="short")))
+        long = asyncio.create_task(target.bind(turn(2, kind="long")))
+        await asyncio.sleep(0)
+        target.release(TrajectoryId("t0"), "long", 300)
+        await asyncio.wait_for(long, 1.0)
+        assert not short.done()
+        short.cancel()
+
+    run(claim)
+
+
+def test_losing_an_engine_frees_its_places_and_a_joining_one_serves_the_queue() -> None:
+    async def claim() -> None:
+        target = fleet(200)
+        await target.bind(turn(0))
+        waiting = asyncio.create_task(target.bind(turn(1)))
+        await asyncio.sleep(0)
+        target.lose(EngineId("e0"), "died")
+        again = asyncio.create_task(target.bind(turn(0)))
+        await asyncio.sleep(0)
+        target.add(EngineMember(engine_id=EngineId("e1"), tp=1, kv_tokens=400, handle=None))
+        assert {(await waiting).engine_id, (await again).engine_id} == {"e1"}
+
+    run(claim)
+
+
+def test_preemptions_lower_the_share_and_quiet_raises_it_again_up_to_the_configured_one() -> None:
+    ledger = KvLedger(fill=0.7, history=ContextHistory(prior_tokens=1.0))
+    engine = EngineId("e")
+    ledger.add_engine(engine, 100)
+    for preemptions in range(1, 4):
+        ledger.observe(engine, preemptions)
+    lowered = ledger.fills()[engine]
+    assert lowered < 0.7
+    for _ in range(50):
+        ledger.observe(engine, 3)
+    assert ledger.fills()[engine] == 0.7
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_the_account_of_places_is_exact_over_any_sequence_of_events(data: st.DataObject) -> None:
+    ledger = KvLedger(fill=0.5, history=ContextHistory(prior_tokens=50.0))
+    engines = [EngineId("a"), EngineId("b")]
+    for engine in engines:
+        ledger.add_engine(engine, 400)
+    held: dict[TrajectoryId, EngineId] = {}
+    for number in range(data.draw(st.integers(0, 30))):
+        engine = data.draw(st.sampled_from(engines))
+        if held and data.draw(st.booleans()):
+            trajectory = data.draw(st.sampled_from(sorted(held)))
+            del held[trajectory]
+            ledger.release(trajectory, "k", data.draw(st.integers(1, 200)))
+        elif ledger.has_room(engine, "k", 10):
+            held[TrajectoryId(f"t{number}")] = engine
+            ledger.bind(TrajectoryId(f"t{number}"), engine, "k", 10)
+    for trajectory, engine in held.items():
+        assert ledger.engine_of(trajectory) == engine
+    for engine in engines:
+        assert (ledger.promised()[engine] == 0) == (engine not in held.values())
