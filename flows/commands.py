@@ -23,6 +23,7 @@ def run_training(parameters: TrainParameters, *, as_json: bool) -> None:
     with json_output(as_json) as emit:
         with _board() as board:
             board.phase("loading libraries", 0.0)
+            from prefect import tags
             from prefect.exceptions import TerminationSignal
 
             from flows.logs import leave_errors_to_the_command_line
@@ -33,7 +34,8 @@ def run_training(parameters: TrainParameters, *, as_json: bool) -> None:
             ensure_server()
             leave_errors_to_the_command_line()
             try:
-                summary = train(parameters)
+                with tags("libra", config.workload.kind, config.tracking.baseline):
+                    summary = train(parameters)
             except TerminationSignal:
                 raise KeyboardInterrupt from None
         if not as_json:

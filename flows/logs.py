@@ -4,8 +4,7 @@ import logging
 
 from libra_core.errors import LibraError
 
-_LOGGERS = ("prefect", "prefect.flow_runs", "prefect.task_runs")
-_RUN_LOGGERS = _LOGGERS[1:]
+_RUN_LOGGERS = ("prefect.flow_runs", "prefect.task_runs")
 
 
 def leave_errors_to_the_command_line() -> None:
@@ -13,10 +12,8 @@ def leave_errors_to_the_command_line() -> None:
 
     Prefect's server still gets them. Call it after Prefect has set its logging up.
     """
-    for name in _LOGGERS:
-        for handler in logging.getLogger(name).handlers:
-            if handler.__class__.__name__ == "PrefectConsoleHandler":
-                handler.addFilter(is_unexpected)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(is_unexpected)
 
 
 def is_unexpected(record: logging.LogRecord) -> bool:

@@ -7,7 +7,7 @@ from flows.board import current_board, iteration_line
 from flows.hooks import end_as
 from flows.iteration import iterate
 from flows.lifecycle import TrainingRun, training_run
-from flows.names import training_run_name
+from flows.names import training_run_name, untagged
 from flows.parameters import TrainParameters
 from libra_core.tracking.summary import RunSummary
 from libra_core.types.reports import IterationReport
@@ -25,7 +25,7 @@ from tasks.training import save_checkpoint
 )
 def train(parameters: TrainParameters) -> RunSummary:
     """Iterate until `training.steps`, with checkpoints, then score held-out prompts."""
-    with training_run(parameters.load()) as run, temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+    with untagged(), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), training_run(parameters.load()) as run:
         total = run.config.training.steps
         for step in range(run.first_step, total):
             show(run, iterate(run, step))

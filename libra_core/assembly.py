@@ -35,9 +35,13 @@ def open_session(config: LibraConfig, run_dir: Path, report: Report) -> SessionR
 
 
 def prepare_policy(config: LibraConfig, report: Report) -> Path:
-    """The configured HF folder, or the warm-started tiny policy from the cache."""
+    """The configured HF folder, or the tiny policy from the cache: warm-started for a task, else with random weights."""
     if config.model.path is not None:
         return Path(config.model.path)
+    if config.workload.kind == "synthetic":
+        from libra_core.engines.warm_start.untaught import ensure_untaught_policy
+
+        return ensure_untaught_policy(config)
     from libra_core.engines.warm_start.ensure import ensure_policy
 
     return ensure_policy(config, report).folder

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from libra_core.config.base import kind_of, sections_of
 from libra_core.config.models import LibraConfig
 from libra_core.errors import ConfigError
 
@@ -154,11 +155,14 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
 
 
 def _sentence(detail: Mapping[str, Any]) -> str:
-    location = [str(part) for part in detail["loc"]]
+    location, kinds = _without_kinds([str(part) for part in detail["loc"]])
     name = ".".join(location)
     match detail["type"]:
         case "extra_forbidden":
-            return f"unknown key {name}{_nearest(location)}"
+            return f"unknown key {name}{_of_kind(kinds)}{_nearest(location, kinds)}"
+        case "union_tag_invalid":
+            context = detail["ctx"]
+            return f"{name}.kind = {context['tag']!r}: input should be one of {context['expected_tags']}"
         case "value_error":
             return str(detail["ctx"]["error"])
         case _:
@@ -166,12 +170,34 @@ def _sentence(detail: Mapping[str, Any]) -> str:
             return f"{name or 'config'} = {detail['input']!r}: {message}"
 
 
-def _nearest(location: Sequence[str]) -> str:
+def _of_kind(kinds: Mapping[str, str]) -> str:
+    return "".join(f" (of kind {kind})" for kind in kinds.values())
+
+
+def _without_kinds(location: list[str]) -> tuple[list[str], dict[str, str]]:
+    """The path as people write it, and the chosen kind of each section on it that has several: pydantic mixes the two."""
+    path: list[str] = []
+    kinds: dict[str, str] = {}
+    choices: tuple[type[BaseModel], ...] = (LibraConfig,)
+    for part in location:
+        chosen = [section for section in choices if len(choices) > 1 and kind_of(section) == part]
+        if chosen:
+            kinds[".".join(path)] = part
+            choices = (chosen[0],)
+            continue
+        path.append(part)
+        info = choices[0].model_fields.get(part) if choices else None
+        choices = sections_of(info.annotation) if info else ()
+    return path, kinds
+
+
+def _nearest(location: Sequence[str], kinds: Mapping[str, str]) -> str:
     """The closest valid name: the same key in another section, else a like one in this section, else a like one anywhere."""
     *parents, leaf = location
     prefix = ".".join(parents)
-    names = {key: path for path in _all_keys(LibraConfig) for key in [path.rpartition(".")[2]]}
-    siblings = [path.rpartition(".")[2] for path in _all_keys(LibraConfig) if path.rpartition(".")[0] == prefix]
+    paths = _all_keys(LibraConfig, kinds)
+    names = {path.rpartition(".")[2]: path for path in paths}
+    siblings = [path.rpartition(".")[2] for path in paths if path.rpartition(".")[0] == prefix]
     if leaf in names:
         return f"; did you mean {names[leaf]}?"
     near = difflib.get_close_matches(leaf, siblings, n=1, cutoff=0.5)
@@ -183,11 +209,14 @@ def _nearest(location: Sequence[str]) -> str:
     return f"; valid here: {', '.join(siblings)}" if siblings else ""
 
 
-def _all_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
+def _all_keys(model: type[BaseModel], kinds: Mapping[str, str], prefix: str = "") -> list[str]:
+    """Every key, of a section with several kinds only those of the chosen one or else of the first."""
     keys: list[str] = []
     for name, info in model.model_fields.items():
         path = f"{prefix}{name}"
         keys.append(path)
-        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
-            keys.extend(_all_keys(info.annotation, f"{path}."))
+        members = sections_of(info.annotation)
+        chosen = [section for section in members if path in kinds and kind_of(section) == kinds[path]]
+        for section in (chosen or members)[:1]:
+            keys.extend(_all_keys(section, kinds, f"{path}."))
     return keys

@@ -7,7 +7,7 @@ from libra_core.config.model import ModelConfig
 from libra_core.config.rollout import RolloutConfig
 from libra_core.config.runtime import BackendConfig, OrchestrationConfig, RunConfig, TrackingConfig
 from libra_core.config.training import PublicationConfig, TrainingConfig
-from libra_core.config.workload import WorkloadConfig
+from libra_core.config.workload import SearchR1Config, WorkloadConfig
 
 
 class LibraConfig(Section):
@@ -17,7 +17,7 @@ class LibraConfig(Section):
     run: RunConfig = RunConfig()
     backend: BackendConfig = BackendConfig()
     model: ModelConfig = ModelConfig()
-    workload: WorkloadConfig = WorkloadConfig()
+    workload: WorkloadConfig = SearchR1Config()
     rollout: RolloutConfig = RolloutConfig()
     training: TrainingConfig = TrainingConfig()
     publication: PublicationConfig = PublicationConfig()

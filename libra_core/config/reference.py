@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from libra_core.config.base import kind_of, sections_of
 from libra_core.config.models import LibraConfig
 
 _HEADER = """# Configuration
@@ -22,21 +23,18 @@ def configuration_markdown() -> str:
     return _HEADER + "".join(_sections(LibraConfig, "")).rstrip() + "\n"
 
 
-def _sections(model: type[BaseModel], path: str) -> Iterator[str]:
-    plain = {name: info for name, info in model.model_fields.items() if not _is_section(info)}
+def _sections(model: type[BaseModel], path: str, note: str = "") -> Iterator[str]:
+    plain = {name: info for name, info in model.model_fields.items() if not sections_of(info.annotation)}
     if plain:
         rows = "\n".join(_row(name, info) for name, info in plain.items())
-        title = f"## `{path}`" if path else "## Top level"
+        title = f"## `{path}`{note}" if path else "## Top level"
         text = " ".join((model.__doc__ or "").split())
         yield f"\n{title}\n\n{text}\n\n| key | default | meaning |\n|---|---|---|\n{rows}\n"
     for name, info in model.model_fields.items():
-        if _is_section(info):
-            section: Any = info.annotation
-            yield from _sections(section, f"{path}.{name}".removeprefix("."))
-
-
-def _is_section(info: FieldInfo) -> bool:
-    return isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel)
+        members = sections_of(info.annotation)
+        for section in members:
+            note = f", kind `{kind_of(section)}`" if len(members) > 1 else ""
+            yield from _sections(section, f"{path}.{name}".removeprefix("."), note)
 
 
 def _row(name: str, info: FieldInfo) -> str:

@@ -26,8 +26,9 @@ class RolloutConfig(Section):
     """η: a group started at version v trains at version v+η at the latest. 0 is synchronous."""
     age_slack: int = Field(default=0, ge=0)
     """X: a group may train up to X steps later still, so that a few slow groups do not stop everybody."""
-    kv_fill: float = Field(default=0.7, gt=0, le=1)
-    """Share of an engine's KV cache that may be promised to trajectories, in expected context; the others wait unbound."""
+    kv_fill: float | None = Field(default=0.7, gt=0, le=1)
+    """Share of an engine's KV cache that may be promised to trajectories, in expected context; the others wait unbound. Unset
+    (`null`) promises it to all of them at once."""
     queue_order: Literal["fifo", "longest_first"] = "fifo"
     """Which waiting trajectory binds next: of the oldest group, or the one expected to grow longest."""
     groups_per_step: int = Field(default=16, ge=1)
@@ -53,6 +54,8 @@ class RolloutConfig(Section):
     """An engine that returns no turn within this time counts as lost."""
     tool_deadline_s: float = Field(default=20.0, gt=0)
     """A tool that gives no answer within this time is answered for with status `timeout`."""
+    tool_threads: int = Field(default=64, ge=1)
+    """Tool calls that run at once, over all trajectories; more wait, and their deadline runs meanwhile."""
     score_deadline_s: float = Field(default=60.0, gt=0)
     """A trajectory that is not scored within this time counts as failed, never as reward 0."""
     batch_deadline_s: float = Field(default=600.0, gt=0)

@@ -28,7 +28,6 @@ from libra_core.workloads.build import build_workload
 
 logger = logging.getLogger(__name__)
 
-_TOOL_THREADS = 16
 _KEEP_SPANS = 50_000
 
 
@@ -50,7 +49,7 @@ class RolloutCoordinatorActor:
         self._written_off = 0
         self._busy = BusyClock()
         self._spans: deque[TraceSpan] = deque(maxlen=_KEEP_SPANS)
-        self._threads = ThreadPoolExecutor(_TOOL_THREADS, thread_name_prefix="tool")
+        self._threads = ThreadPoolExecutor(config.rollout.tool_threads, thread_name_prefix="tool")
         self._running: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+import math
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -50,7 +51,7 @@ class FleetKeeper:
         """Why a lost engine could not be replaced."""
         rollout = config.rollout
         history = ContextHistory(prior_tokens=(rollout.max_context_tokens + rollout.max_new_tokens) / 2)
-        self.ledger = KvLedger(fill=rollout.kv_fill, history=history)
+        self.ledger = KvLedger(fill=math.inf if rollout.kv_fill is None else rollout.kv_fill, history=history)
         self.fleet = Fleet(
             policy=LeastLoaded(config.seed),
             ledger=self.ledger,

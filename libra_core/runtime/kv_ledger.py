@@ -43,7 +43,7 @@ class KvLedger:
     """Expected context of every bound trajectory, by engine.
 
     An empty engine always takes one trajectory, however long. The share adapts: each newly seen preemption lowers it, quiet
-    looks raise it again up to the configured one.
+    looks raise it again up to the configured one. An infinite share is no cap.
     """
 
     def __init__(self, *, fill: float, history: ContextHistory) -> None:

@@ -210,8 +210,11 @@ def test_resume_is_exact_when_a_batch_was_skipped(pool: WorldPool, model: Path, 
     assert {answers[-1] for answers in (*loaded, *straight)} == {straight[0][-1]}
 
 
-def test_a_checkpoint_taken_before_the_first_step_resumes(pool: WorldPool, model: Path, tmp_path: Path) -> None:
-    fresh = spec(model, layout(dp=2, distributed_optimizer=True))
+@pytest.mark.parametrize("distributed", [False, True], ids=["plain", "distributed"])
+def test_a_checkpoint_taken_before_the_first_step_resumes(
+    pool: WorldPool, model: Path, tmp_path: Path, distributed: bool
+) -> None:
+    fresh = spec(model, layout(dp=2, distributed_optimizer=distributed))
     straight = pool.run(play, fresh, ("save", str(tmp_path / "c")), *updates(0), ("digest",))
     resumed = pool.run(play, fresh, ("load", str(tmp_path / "c")), *updates(0), ("digest",))
     assert straight[0][-1] == resumed[0][-1]

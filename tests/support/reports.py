@@ -1,6 +1,5 @@
 """Reports of one iteration with plausible numbers; tests name only what they claim something about."""
 
-from dataclasses import fields
 from typing import Any
 
 from libra_core.types.ids import BatchId, EngineId, PolicyVersion
@@ -32,10 +31,6 @@ def rollout_report(step: int = 0, **changes: Any) -> RolloutReport:
         "staleness_mean": 0.5,
         "staleness_max": 1,
         "waited_s": 0.1,
-        "waited_age_s": 0.0,
-        "context_tokens": 600,
-        "cached_tokens": 300,
-        "reprefilled_tokens": 0,
         "waited_age_s": 0.0,
         "context_tokens": 700,
         "cached_tokens": 500,
@@ -93,15 +88,6 @@ def publication_report(version: int = 1, **changes: Any) -> PublicationReport:
         "canary_max_error": 1e-5,
     }
     return PublicationReport(**(values | changes))
-
-
-def time_account(**changes: float) -> TimeAccount:
-    values = {field.name: 0.0 for field in fields(TimeAccount)} | {
-        "trainer_busy_s": 0.8,
-        "trainer_waits_groups_s": 1.2,
-        "fleet_busy_s": 2.0,
-    }
-    return TimeAccount(**(values | changes))
 
 
 def time_account(**changes: float) -> TimeAccount:

@@ -81,6 +81,7 @@ def load(folder: Path, model: TrainedModel, world: World) -> tuple[Progress, dic
     repair_distributed_optimizer()
     state = dist_checkpointing.load(_sharded_state(model, is_loading=True), str(folder / _SHARDS))
     model.module.load_state_dict(state["model"], strict=False)
+    _restore_zero_step(state["optimizer"])
     model.optimizer.load_state_dict(state["optimizer"])
     _set_adam_steps(model, progress.adam_steps)
     _restore_rng(load_file(folder / _RNG))
@@ -109,6 +110,13 @@ def _fill_adam_state(model: TrainedModel) -> None:
                 if not adam.state[parameter]:
                     zeros = torch.zeros_like(parameter)
                     adam.state[parameter].update(step=torch.tensor(0.0), exp_avg=zeros, exp_avg_sq=zeros.clone())
+
+
+def _restore_zero_step(state: dict[str, Any]) -> None:
+    """Megatron does not save a step of 0, which torch then misses (KeyError); `_set_adam_steps` sets the real one."""
+    inner = state.get("optimizer", state)
+    if "state" in inner:
+        inner["state"].setdefault("common_step", torch.tensor(0.0))
 
 
 def _set_adam_steps(model: TrainedModel, steps: int) -> None:

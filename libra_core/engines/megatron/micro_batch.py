@@ -27,8 +27,6 @@ class MicroBatch:
     advantages: Tensor
     sequence_ids: Tensor
     """`[N]`, counted within the micro-batch."""
-    num_tokens: int
-    """Without padding."""
 
 
 def split(sequences: Sequence[TrainingSequence], *, budget_tokens: int) -> list[list[TrainingSequence]]:
@@ -40,8 +38,7 @@ def split(sequences: Sequence[TrainingSequence], *, budget_tokens: int) -> list[
 def build_micro_batch(sequences: Sequence[TrainingSequence], *, multiple_of: int, device: torch.device) -> MicroBatch:
     """Pack whole sequences; a mask on a sequence's first token is ignored, since nothing predicts it."""
     lengths = [len(sequence.token_ids) for sequence in sequences]
-    num_tokens = sum(lengths)
-    padding = -num_tokens % multiple_of
+    padding = -sum(lengths) % multiple_of
     tokens = [token for sequence in sequences for token in sequence.token_ids] + [0] * padding
     segments = [*lengths, padding] if padding else lengths
     bounds = torch.tensor([0, *segments], dtype=torch.int32).cumsum(0, dtype=torch.int32)
@@ -68,5 +65,4 @@ def build_micro_batch(sequences: Sequence[TrainingSequence], *, multiple_of: int
         sampler_logprobs=logprobs[chosen].to(device),
         advantages=advantages[sequence_ids].to(device),
         sequence_ids=sequence_ids.to(device),
-        num_tokens=num_tokens,
     )

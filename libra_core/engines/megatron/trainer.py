@@ -10,12 +10,13 @@ from torch import Tensor
 
 from libra_core.engines.broadcast import BroadcastGroup, join_group
 from libra_core.engines.hf_layout import hf_tensors
-from libra_core.engines.megatron import checkpoint, convert, cpu_shim, export, step
+from libra_core.engines.megatron import checkpoint, convert, cpu_shim, export
 from libra_core.engines.megatron.accumulation import Accumulator, OpenStep
 from libra_core.engines.megatron.export import ExportReport, Metadata
 from libra_core.engines.megatron.micro_batch import build_micro_batch
 from libra_core.engines.megatron.model import build_model, build_policy, learning_rate, transformer_config
 from libra_core.engines.megatron.spec import TrainerSpec
+from libra_core.engines.megatron.step import score
 from libra_core.engines.megatron.world import close_world, open_world
 from libra_core.engines.model_folder import check_divides, read_model_facts
 from libra_core.errors import ConfigError, ResourceError
@@ -138,7 +139,7 @@ class MegatronTrainer:
             group_index=0,
         )
         micro_batch = build_micro_batch([everything], multiple_of=self._accumulator.token_multiple, device=self.world.device)
-        parts = step.score(self.model.wrapped, [micro_batch], temperature=1.0)
+        parts = score(self.model.wrapped, [micro_batch], temperature=1.0)
         mine = self.world.reports and self.world.dp_rank == 0
         values = parts[0].tolist() if mine else [0.0] * (len(token_ids) - 1)
         total, _ = self.world.sum_and_max(values, [0.0])

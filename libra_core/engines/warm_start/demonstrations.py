@@ -35,14 +35,18 @@ CLEAN = DemonstrationMix(good_share=1.0, guess_share=0.0)
 
 
 class Demonstrator:
-    """Draws demonstrations about invented countries."""
+    """Draws demonstrations about invented countries.
 
-    def __init__(self, codec: TextCodec, world: World, *, coined_share: float, two_hop_share: float) -> None:
+    `names` lends names to the inventions, which join them at random and so give no fact away. Real passages, which bad
+    demonstrations stumble on, come from `shown` alone.
+    """
+
+    def __init__(self, codec: TextCodec, *, names: World, shown: World, coined_share: float, two_hop_share: float) -> None:
         self._codec = codec
-        self._world = world
-        self._inventor = CountryInventor(world, codec.pieces(), coined_share)
+        self._shown = shown
+        self._inventor = CountryInventor(names, codec.pieces(), coined_share)
         self._two_hop_share = two_hop_share
-        self._real = corpus(world)
+        self._real = corpus(shown)
 
     def draw(self, mix: DemonstrationMix, rng: random.Random) -> Demonstration:
         country = self._inventor.invent(rng)
@@ -57,7 +61,7 @@ class Demonstrator:
 
     def _guess(self, question: Question, rng: random.Random) -> str:
         """An answer of the right sort that the country of the question has only by chance."""
-        country = rng.choice(self._world.countries)
+        country = rng.choice(self._shown.countries)
         return _value(country, question.relation)
 
     def _written(self, question: Question, passages: Sequence[Passage], answer: str) -> Demonstration:

@@ -19,6 +19,7 @@ from libra_core.engines.warm_start.policy import new_policy, save_policy
 from libra_core.engines.warm_start.recipe import Report, WarmStartRecipe
 from libra_core.engines.warm_start.result import FACTS_FILE, WarmStartResult, read_result, write_facts
 from libra_core.engines.warm_start.tokenizer import train_tokenizer
+from libra_core.errors import ConfigError
 from libra_core.types.trajectory import Prompt
 from libra_core.workloads.search_r1.environment import SearchEnvironment
 from libra_core.workloads.search_r1.facts import World, load_world, split_world
@@ -34,9 +35,12 @@ def ensure_policy(config: LibraConfig, report: Report) -> WarmStartResult:
     Waits while another process makes the same policy. Only for `model.path` unset.
 
     Raises:
+        ConfigError: when the workload has nothing to teach.
         NumericsError: when the base success cannot be brought into its window; nothing is cached then.
         DeadlineError: when another process holds the cache for too long.
     """
+    if config.workload.kind != "search_r1":
+        raise ConfigError(f"a warm start teaches search_r1, but workload.kind is {config.workload.kind}; it needs none")
     started_s = time.monotonic()
     folder = cache_folder(config)
     if not (folder / FACTS_FILE).is_file():
@@ -68,7 +72,11 @@ def _make_policy(config: LibraConfig, folder: Path, report: Report) -> None:
     policy = new_policy(config.model.tiny, material.tokenizer, settings.seed)
     meter = SuccessMeter(policy, _environment(config, material), _METER_SEED)
     demonstrator = Demonstrator(
-        material.codec, material.world, coined_share=settings.coined_share, two_hop_share=config.workload.two_hop_share
+        material.codec,
+        names=material.world,
+        shown=split_world(material.world, config.workload.heldout_share).training,
+        coined_share=settings.coined_share,
+        two_hop_share=config.workload.two_hop_share,
     )
     recipe = WarmStartRecipe(settings, demonstrator, Imitator(policy, settings), report)
     recipe.teach_skill()

@@ -18,7 +18,10 @@ class WarmStartResult:
     base_success: float
     """Of the policy in the folder, on questions about training countries."""
     heldout_success: float
-    """Of the policy in the folder, on countries whose facts no demonstration held; nan when none are held out."""
+    """Of the policy in the folder, on countries whose facts no demonstration held; nan when none are held out.
+
+    Their names do occur in demonstrations, joined at random with others.
+    """
     cached: bool
     seconds: float
     """Of this call: a cached policy takes milliseconds."""

@@ -85,6 +85,30 @@ def test_resolved_config_reads_back_the_same(tmp_path: Path) -> None:
     assert load_config(_write(tmp_path, "b.yaml", resolved_yaml(config))) == config
 
 
+def test_kind_chooses_the_section_and_search_r1_is_the_default(tmp_path: Path) -> None:
+    path = _write(tmp_path, "a.yaml", "workload: {heldout_prompts: 3}\n")
+    assert load_config(path).workload.kind == "search_r1"
+    chosen = load_config(_write(tmp_path, "b.yaml", ""), ["workload.kind=synthetic", "workload.turns=4"])
+    assert chosen.workload.kind == "synthetic"
+    assert load_config(_write(tmp_path, "c.yaml", resolved_yaml(chosen))) == chosen
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("workload.turnz=4", r"unknown key workload\.turnz \(of kind synthetic\); did you mean workload\.turns\?"),
+        ("workload.two_hop_share=0.5", r"unknown key workload\.two_hop_share \(of kind synthetic\)"),
+        ("workload.turns=0", r"workload\.turns = 0: input should be greater"),
+        ("workload.kind=chess", r"workload\.kind = 'chess': input should be one of 'search_r1', 'synthetic'"),
+    ],
+)
+def test_mistakes_in_a_section_of_several_kinds_name_the_key_as_it_was_written(
+    tmp_path: Path, override: str, sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        load_config(_write(tmp_path, "a.yaml", ""), ["workload.kind=synthetic", override])
+
+
 def test_every_example_loads() -> None:
     for path in sorted((ROOT / "configs").rglob("*.yaml")):
         load_config(path)

@@ -22,9 +22,9 @@ def account(
     publishing: Intervals | None = None,
     age_s: float = 0.0,
     fleet: list[tuple[float, float]] | None = None,
-    paused_s: float = 0.0,
-    reprefilled: int = 0,
+    publication_and_prefill: tuple[float, int] = (0.0, 0),
 ) -> TimeAccount:
+    paused_s, reprefilled = publication_and_prefill
     times = IterationTimes(
         window=(0.0, 20.0),
         training=training or [],
@@ -51,7 +51,7 @@ def test_the_wait_for_a_group_at_its_age_limit_is_named() -> None:
 
 
 def test_engines_are_busy_paused_prefilling_again_or_starved() -> None:
-    result = account(fleet=[(10.0, 4.0), (14.0, 8.0)], paused_s=1.0, reprefilled=250)
+    result = account(fleet=[(10.0, 4.0), (14.0, 8.0)], publication_and_prefill=(1.0, 250))
     assert result.fleet_starved_s == 8
     assert result.fleet_paused_s == 1
     assert result.fleet_reprefill_s == pytest.approx(3.0)
@@ -60,7 +60,7 @@ def test_engines_are_busy_paused_prefilling_again_or_starved() -> None:
 
 @given(intervals, intervals, st.floats(0, 30), st.lists(st.tuples(st.floats(0, 25), st.floats(0, 5)), max_size=3))
 def test_the_parts_add_up(training: Intervals, waiting: Intervals, age_s: float, fleet: list[tuple[float, float]]) -> None:
-    result = account(training=training, waiting=waiting, age_s=age_s, fleet=fleet, paused_s=0.5, reprefilled=100)
+    result = account(training=training, waiting=waiting, age_s=age_s, fleet=fleet, publication_and_prefill=(0.5, 100))
     trainer = [value for name, value in parts(result) if name.startswith("trainer")]
     engines = [value for name, value in parts(result) if name.startswith("fleet")]
     assert math.isclose(sum(trainer), 20.0, abs_tol=1e-6)
