@@ -6,7 +6,7 @@ from statistics import fmean
 
 from libra_core.runtime.timeline import Interval, clipped, intersection, total_s
 from libra_core.types.ids import EngineId
-from libra_core.types.reports import EngineStats, PublicationReport, RolloutReport, TimeAccount
+from libra_core.types.reports import EngineStats, RolloutReport, TimeAccount
 from libra_core.types.trace import TraceSpan
 
 TRAINING = frozenset({"update", "accumulate", "optimizer step"})
@@ -29,15 +29,24 @@ def training_intervals(spans: Sequence[TraceSpan], window: Interval) -> list[Int
     return clipped(((span.start_s, span.end_s) for span in spans if span.name in TRAINING), window)
 
 
-def time_account(
-    times: IterationTimes, fleet: Sequence[tuple[float, float]], publication: PublicationReport, rollout: RolloutReport
-) -> TimeAccount:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineDelta:
+    """What one engine did between two looks at it."""
+
+    busy_s: float
+    """With unfinished requests, pauses left out."""
+    prefill_s: float
+    """Of these, spent on prompts."""
+    paused_s: float
+    preemptions: int
+
+
+def time_account(times: IterationTimes, fleet: Sequence[EngineDelta], rollout: RolloutReport) -> TimeAccount:
     """Divide the iteration among its causes.
 
     Args:
         times: the flow's and the trainer's side.
-        fleet: per engine, seconds with unfinished requests and, of these, seconds spent on prompts.
-        publication: the swap at the end of this iteration.
+        fleet: each engine since the end of the iteration before.
         rollout: its prefill counters.
     """
     iter_s = times.window[1] - times.window[0]
@@ -47,31 +56,35 @@ def time_account(
     idle_wait_s = total_s(waiting) - total_s(intersection(waiting, training)) - total_s(intersection(waiting, publishing))
     age_s = min(idle_wait_s, times.waiting_age_s)
     busy_s, publication_s = total_s(training), total_s(publishing)
-    engine_busy_s = fmean(min(busy, iter_s) for busy, _ in fleet) if fleet else 0.0
-    prefill_s = fmean(prefill for _, prefill in fleet) if fleet else 0.0
-    paused_s = min(engine_busy_s, fmean(engine.paused_s for engine in publication.engines) if publication.engines else 0.0)
-    reprefill_s = min(engine_busy_s - paused_s, prefill_s * _reprefilled_share(rollout))
+    engine_busy_s = fmean(min(engine.busy_s, iter_s) for engine in fleet) if fleet else 0.0
+    paused_s = min(iter_s - engine_busy_s, fmean(engine.paused_s for engine in fleet) if fleet else 0.0)
+    prefill_s = fmean(engine.prefill_s for engine in fleet) if fleet else 0.0
+    reprefill_s = min(engine_busy_s, prefill_s * _reprefilled_share(rollout))
     return TimeAccount(
         trainer_busy_s=busy_s,
         trainer_waits_groups_s=idle_wait_s - age_s,
         trainer_waits_age_s=age_s,
         trainer_waits_publication_s=publication_s,
         trainer_other_s=iter_s - busy_s - publication_s - idle_wait_s,
-        fleet_busy_s=engine_busy_s - paused_s - reprefill_s,
+        fleet_busy_s=engine_busy_s - reprefill_s,
         fleet_reprefill_s=reprefill_s,
         fleet_paused_s=paused_s,
-        fleet_starved_s=iter_s - engine_busy_s,
+        fleet_starved_s=iter_s - engine_busy_s - paused_s,
     )
 
 
-def engine_deltas(before: Mapping[EngineId, EngineStats], after: Sequence[EngineStats]) -> list[tuple[float, float, int]]:
-    """Per engine: seconds busy, seconds of prefill and preemptions since the last look; a replacement counts from its start."""
-    deltas: list[tuple[float, float, int]] = []
-    for now in after:
-        old = before.get(now.engine_id)
-        busy_s, prefill_s, preemptions = (old.busy_s, old.prefill_s, old.preemptions) if old else (0.0, 0.0, 0)
-        deltas.append((now.busy_s - busy_s, now.prefill_s - prefill_s, now.preemptions - preemptions))
-    return deltas
+def engine_deltas(before: Mapping[EngineId, EngineStats], after: Sequence[EngineStats]) -> list[EngineDelta]:
+    """By engine, since the last look; a replacement counts from its start."""
+    return [_since(before.get(now.engine_id), now) for now in after]
+
+
+def _since(old: EngineStats | None, now: EngineStats) -> EngineDelta:
+    return EngineDelta(
+        busy_s=now.busy_s - (old.busy_s if old else 0.0),
+        prefill_s=now.prefill_s - (old.prefill_s if old else 0.0),
+        paused_s=now.paused_s - (old.paused_s if old else 0.0),
+        preemptions=now.preemptions - (old.preemptions if old else 0),
+    )
 
 
 def _reprefilled_share(rollout: RolloutReport) -> float:

@@ -155,12 +155,15 @@ class AgentLoop:
         return turn
 
     def _count_prefill(self, turn: GeneratedTurn) -> None:
-        """A block that is only partly filled is never cached, so up to one block of each turn is computed again for free."""
+        """A block that is only partly filled is never cached, so up to one block of each turn is computed again for free.
+
+        The last sampled token has no KV yet: no engine step has read it.
+        """
         whole_blocks = self.computed - self.computed % self.config.block_size
         self.context_tokens += len(self.token_ids)
         self.cached_tokens += turn.cached_tokens
         self.reprefilled_tokens += max(0, whole_blocks - turn.cached_tokens)
-        self.computed = len(self.token_ids) + len(turn.token_ids)
+        self.computed = len(self.token_ids) + max(0, len(turn.token_ids) - 1)
 
     async def _call_tool(self, call: ToolCall) -> ToolReturn:
         loop = asyncio.get_running_loop()

@@ -113,7 +113,7 @@ class RolloutClient:
             waiting_age_s=rollout.waited_age_s,
             publishing=self._publications,
         )
-        account = time_account(times, [(busy, prefill) for busy, prefill, _ in deltas], publication, rollout)
+        account = time_account(times, deltas, rollout)
         self._waits, self._publications = [], []
         train_s, iter_s = total_s(trainer), window[1] - window[0]
         return IterationReport(
@@ -128,7 +128,7 @@ class RolloutClient:
             overlap_fraction=total_s(intersection(fleet, trainer)) / train_s if train_s > 0 else 0.0,
             tokens_per_s=rollout.generated_tokens / iter_s,
             account=account,
-            preemptions=sum(preemptions for _, _, preemptions in deltas),
+            preemptions=sum(engine.preemptions for engine in deltas),
             kv_usage_max=max((engine.kv_usage for engine in stats), default=0.0),
             queued=state["queued"],
         )

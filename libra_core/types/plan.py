@@ -5,15 +5,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainLayout:
-    """Parallelism of the core training world; `tp·pp·dp` devices."""
+    """Parallelism of the core training world; `tp·cp·pp·dp` devices."""
 
     tp: int = 1
     pp: int = 1
     dp: int = 1
+    cp: int = 1
+    ep: int = 1
+    """Expert parallelism; it shares the devices of the other dimensions."""
+    micro_batch_tokens: int = 4096
 
     @property
     def num_gpus(self) -> int:
-        return self.tp * self.pp * self.dp
+        return self.replica_gpus * self.dp
+
+    @property
+    def replica_gpus(self) -> int:
+        """Devices of one data-parallel replica."""
+        return self.tp * self.cp * self.pp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +51,10 @@ class Plan:
 
     train: TrainLayout
     rollout: RolloutLayout
+    hybrid_replicas: int = 0
+    """Replica-sized sets of rollout GPUs that may join training without a rebuild; counted in `rollout`."""
 
     @property
     def num_gpus(self) -> int:
+        """In colocated mode both sides share devices and the larger one counts; see `Candidate.mode`."""
         return self.train.num_gpus + self.rollout.num_gpus

@@ -21,7 +21,9 @@ class EngineStats:
     cached_prompt_tokens: int
     preemptions: int
     busy_s: float
-    """Seconds since start during which at least one request was unfinished."""
+    """Seconds since start during which at least one request was unfinished and the engine was not paused."""
+    paused_s: float = 0.0
+    """Seconds since start during which it was held for a swap of weights, in colocated mode also for the training."""
     prefill_s: float = 0.0
     """Of these, an estimate of what went into prompts: each engine step's time, split by the tokens it computed."""
 

@@ -12,7 +12,7 @@ from libra_core.config import LibraConfig
 from libra_core.config.loading import validate_config
 from libra_core.config.model import TinyPolicyConfig
 from libra_core.runtime.session import Connection
-from libra_core.types.reports import PublicationReport, RolloutReport, UpdateReport
+from libra_core.types.reports import IterationReport, PublicationReport, RolloutReport, UpdateReport
 
 
 def random_policy(folder: Path, seed: int = 0) -> Path:
@@ -58,6 +58,19 @@ def iterate(connection: Connection, step: int) -> tuple[RolloutReport, UpdateRep
     connection.reward.score(rollout.batch_id)
     update = connection.trainer.update(rollout.batch_id, rollout.policy_version)
     return rollout, update, connection.rollout.publish(update.policy_version)
+
+
+def reports_of(config: LibraConfig, run_dir: Path, steps: int) -> list[IterationReport]:
+    """A whole session of so many iterations, with the account of each."""
+    reports: list[IterationReport] = []
+    with session(config, run_dir) as connection:
+        for step in range(steps):
+            rollout = connection.rollout.take_batch(step)
+            reward = connection.reward.score(rollout.batch_id)
+            update = connection.trainer.update(rollout.batch_id, rollout.policy_version)
+            publication = connection.rollout.publish(update.policy_version)
+            reports.append(connection.rollout.iteration_report(step, rollout, reward, update, publication))
+    return reports
 
 
 def own_processes(title: str) -> list[psutil.Process]:

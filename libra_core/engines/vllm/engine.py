@@ -165,6 +165,7 @@ class VllmEngine:
         """Stop generating; running requests keep their tokens and KV. The next `update_weights` ends the hold."""
         async with self._publication, self._expect("hold", _CONTROL_DEADLINE_S) as engine:
             await engine.pause_generation(mode="keep", clear_cache=False)
+            self._counters.paused()
 
     async def stop(self) -> None:
         """End the engine and its processes within a bounded time; safe to call twice or after a failure."""
@@ -201,6 +202,7 @@ class VllmEngine:
         async with self._expect("pause", _CONTROL_DEADLINE_S) as engine:
             if recompute_kv:
                 self._counters.expect_preemptions()
+            self._counters.paused()
             await engine.pause_generation(mode=in_flight, clear_cache=recompute_kv)
 
     async def _load(self, version: PolicyVersion) -> None:
@@ -213,6 +215,7 @@ class VllmEngine:
     async def _resume(self) -> None:
         async with self._expect("resume", _CONTROL_DEADLINE_S) as engine:
             await engine.resume_generation()
+            self._counters.resumed()
 
     async def _retire(self, reason: str) -> None:
         """Serve no more; requests that are running return with what they have."""

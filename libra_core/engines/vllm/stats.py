@@ -26,6 +26,8 @@ class EngineCounters:
         self._unfinished = 0
         self._busy_s = 0.0
         self._busy_since_s = 0.0
+        self._paused_s = 0.0
+        self._paused_since_s: float | None = None
         self._prefill_s = 0.0
         self._recorded_s = 0.0
 
@@ -75,12 +77,28 @@ class EngineCounters:
         self._unfinished += 1
 
     def request_finished(self) -> None:
+        if self._unfinished == 1:
+            self._busy_s += self._busy_now_s()
         self._unfinished -= 1
-        if self._unfinished == 0:
-            self._busy_s += time.monotonic() - self._busy_since_s
+
+    def paused(self) -> None:
+        """Generation stops; a second pause before `resumed` changes nothing."""
+        if self._paused_since_s is None:
+            self._busy_s += self._busy_now_s()
+            self._paused_since_s = time.monotonic()
+
+    def resumed(self) -> None:
+        if self._paused_since_s is not None:
+            self._busy_since_s = time.monotonic()
+            self._paused_s += self._busy_since_s - self._paused_since_s
+            self._paused_since_s = None
+
+    def _busy_now_s(self) -> float:
+        """Since the engine became busy, when it is; a paused engine is not."""
+        return time.monotonic() - self._busy_since_s if self._unfinished and self._paused_since_s is None else 0.0
 
     def snapshot(self, engine_id: EngineId, version: PolicyVersion) -> EngineStats:
-        busy_now_s = time.monotonic() - self._busy_since_s if self._unfinished else 0.0
+        paused_now_s = 0.0 if self._paused_since_s is None else time.monotonic() - self._paused_since_s
         return EngineStats(
             engine_id=engine_id,
             running=self._running,
@@ -91,6 +109,7 @@ class EngineCounters:
             prompt_tokens=self._prompt_tokens,
             cached_prompt_tokens=self._cached_prompt_tokens,
             preemptions=self._preemptions,
-            busy_s=self._busy_s + busy_now_s,
+            busy_s=self._busy_s + self._busy_now_s(),
+            paused_s=self._paused_s + paused_now_s,
             prefill_s=self._prefill_s,
         )

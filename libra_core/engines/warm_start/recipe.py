@@ -21,7 +21,7 @@ _POOLED_BATCHES: Final = 8
 _MIXED_RATE_SHARE: Final = 0.15
 """Learning rate of the second part relative to the first."""
 _STEERING_STEPS: Final = 5
-_MAX_STEERINGS: Final = 12
+_MAX_STEERINGS: Final = 24
 _SAFETY_SHARE: Final = 0.25
 """Steering aims this far inside the asked-for window, because success is measured on a sample of questions."""
 _SKILL_WORK_SHARE: Final = 0.85

@@ -85,6 +85,23 @@ def test_overlapping_requests_count_as_busy_once() -> None:
     assert counters.snapshot(EngineId("e0"), PolicyVersion(0)).busy_s == first
 
 
+def test_a_paused_engine_is_not_busy_whatever_waits_in_it() -> None:
+    counters = EngineCounters()
+    counters.request_started()
+    counters.paused()
+    held = counters.snapshot(EngineId("e0"), PolicyVersion(0))
+    counters.request_started()
+    counters.paused()
+    later = counters.snapshot(EngineId("e0"), PolicyVersion(0))
+    assert later.busy_s == held.busy_s
+    assert later.paused_s > held.paused_s
+    counters.resumed()
+    counters.request_finished()
+    after = counters.snapshot(EngineId("e0"), PolicyVersion(0))
+    assert after.busy_s > held.busy_s
+    assert counters.snapshot(EngineId("e0"), PolicyVersion(0)).paused_s == after.paused_s
+
+
 def test_aborted_turn_keeps_every_token_with_the_versions_seen() -> None:
     turn = TurnBuffer()
     turn.add(output((3, 4)), PolicyVersion(1))

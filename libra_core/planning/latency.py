@@ -1,0 +1,167 @@
+"""One engine under a steady stream of trajectories: how long they take, and how many it can carry.
+
+For `lam` trajectories a second and engine, Little's law gives the decode batch
+`B = lam·g·a / (1 - lam·p - lam·g·(b + c·ctx))` and each trajectory the latency
+`L_i = (s(B)·g_i + p_i)/(1 - lam·p) + tools_i` (`notes/study.md` section 2). The latency of every fleet of equal engines depends on
+`lam` alone, so it is tabulated once a degree and interpolated for all splits, modes and iteration times.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from libra_core.costs.api import StepCoefficients
+from libra_core.planning.lengths import LengthTable
+from libra_core.planning.problem import EngineCosts, Regime
+
+Floats = NDArray[np.float64]
+
+_LEAST_BATCH = 0.05
+_LEAST_FREE_SHARE = 0.05
+"""Prefill never takes more than the rest of an engine's time."""
+_USABLE_KV = 0.93
+"""Share of the KV cache beyond which running sequences are preempted (`spikes/simulation`)."""
+_GRID_BELOW = 28
+_GRID_ABOVE = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLaw:
+    """One degree's coefficients against one length table. Means are over trajectories."""
+
+    tp: int
+    step: StepCoefficients
+    generated: float
+    context: float
+    """Mean context of a decoding sequence."""
+    prefill: Floats
+    """`[n]` seconds of all prefills of a trajectory."""
+    mean_prefill_s: float
+    mean_tool_s: float
+    slots: int
+    """Trajectories that one engine may hold."""
+    batch_limit: float
+    """Decode batch in the closed loop when every slot is taken."""
+
+    def step_s(self, batch: Floats) -> Floats:
+        return self.step.a_s + self.per_sequence_s * batch
+
+    @property
+    def per_sequence_s(self) -> float:
+        return self.step.b_s + self.step.c_s * self.context
+
+    @property
+    def work_s(self) -> float:
+        """Engine seconds that one trajectory costs when every slot is taken."""
+        step_s = self.step.a_s + self.per_sequence_s * self.batch_limit
+        return self.generated * step_s / self.batch_limit + self.mean_prefill_s
+
+    def batch(self, rate: Floats) -> Floats:
+        """Decode batch at `rate` trajectories a second, between 1 and the closed loop's."""
+        free = 1.0 - rate * (self.mean_prefill_s + self.generated * self.per_sequence_s)
+        open_loop = np.where(free > 1e-3, rate * self.generated * self.step.a_s / np.maximum(free, 1e-3), np.inf)
+        return np.minimum(np.maximum(open_loop, 1.0), max(self.batch_limit, 1.0))
+
+    def rate_of_batch(self, batch: Floats) -> Floats:
+        busy = self.mean_prefill_s + self.generated * self.per_sequence_s
+        return batch / (self.generated * self.step.a_s + batch * busy)
+
+    def stretch(self, rate: Floats) -> Floats:
+        """How much the prefills of others slow a trajectory down."""
+        return 1.0 / np.maximum(1.0 - rate * self.mean_prefill_s, _LEAST_FREE_SHARE)
+
+    def latencies(self, rate: Floats, lengths: LengthTable) -> Floats:
+        """`[rates, n]` seconds of each trajectory."""
+        stretch = self.stretch(rate)[:, None]
+        decode = self.step_s(self.batch(rate))[:, None] * lengths.generated_tokens[None, :]
+        return stretch * (decode + self.prefill[None, :]) + lengths.tool_s[None, :]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyCurve:
+    """An engine law with its expected maxima, piecewise linear in the arrival rate."""
+
+    law: EngineLaw
+    rate: Floats
+    slowest_of_batch: Floats
+    slowest_of_group: Floats
+
+    def of_batch(self, rate: Floats) -> Floats:
+        return np.interp(rate, self.rate, self.slowest_of_batch)
+
+    def of_group(self, rate: Floats) -> Floats:
+        return np.interp(rate, self.rate, self.slowest_of_group)
+
+
+def engine_law(costs: EngineCosts, tp: int, lengths: LengthTable, regime: Regime) -> EngineLaw:
+    """The caller has checked that the engine fits."""
+    step = costs.coefficients(tp)
+    context = lengths.mean_context
+    prefill = (
+        step.prefill_a_s * lengths.turns
+        + step.prefill_b_s_per_token * lengths.prefill_tokens
+        + step.prefill_c_s_per_token2 * lengths.prefill_pairs
+    )
+    in_flight = (regime.staleness + regime.age_slack + 1) * regime.batch
+    slots = max(1, min(int(regime.kv_fill * costs.kv_tokens(tp) / context) + 1, in_flight))
+    most = max(min(float(regime.max_num_seqs), _USABLE_KV * costs.kv_tokens(tp) / context), 1.0)
+    law = EngineLaw(
+        tp=tp,
+        step=step,
+        generated=lengths.mean(lengths.generated_tokens),
+        context=context,
+        prefill=prefill,
+        mean_prefill_s=lengths.mean(prefill),
+        mean_tool_s=lengths.mean(lengths.tool_s),
+        slots=slots,
+        batch_limit=most,
+    )
+    return replace(law, batch_limit=_closed_loop_batch(law, most))
+
+
+def latency_curve(law: EngineLaw, lengths: LengthTable, regime: Regime) -> LatencyCurve:
+    """Tabulate the expected slowest of a batch and of a group over every arrival rate that can occur."""
+    batches = np.geomspace(_LEAST_BATCH, max(law.batch_limit, 2 * _LEAST_BATCH), _GRID_BELOW)
+    below = law.rate_of_batch(batches)
+    saturated = (1.0 - _LEAST_FREE_SHARE) / max(law.mean_prefill_s, 1e-9)
+    above = np.geomspace(below[-1], max(saturated, below[-1] * 1.001), _GRID_ABOVE + 1)[1:]
+    one = law.rate_of_batch(np.array([1.0]))
+    rate = np.unique(np.concatenate([[0.0], below, one, above]))
+    sorted_latencies, shares = _sorted(law.latencies(rate, lengths), lengths.weight)
+    return LatencyCurve(
+        law=law,
+        rate=rate,
+        slowest_of_batch=_expected_maximum(sorted_latencies, shares, regime.batch),
+        slowest_of_group=_expected_maximum(sorted_latencies, shares, regime.group_size),
+    )
+
+
+def expected_maximum(values: Floats, weight: Floats, draws: int) -> float:
+    """E[max] of `draws` independent draws from values `[n]` with shares `weight` `[n]`."""
+    ordered, shares = _sorted(values[None, :], weight)
+    return float(_expected_maximum(ordered, shares, draws)[0])
+
+
+def _sorted(values: Floats, weight: Floats) -> tuple[Floats, Floats]:
+    if np.ptp(weight) == 0:
+        return np.sort(values, axis=1), np.broadcast_to(np.arange(1, weight.size + 1) / weight.size, values.shape)
+    order = np.argsort(values, axis=1)
+    return np.take_along_axis(values, order, axis=1), np.minimum(np.cumsum(weight[order], axis=1), 1.0)
+
+
+def _expected_maximum(ordered: Floats, upto: Floats, draws: int) -> Floats:
+    chance = upto**draws
+    chance[:, -1] = 1.0
+    return ordered[:, 0] * chance[:, 0] + np.einsum("ij,ij->i", ordered[:, 1:], np.diff(chance, axis=1))
+
+
+def _closed_loop_batch(law: EngineLaw, most: float) -> float:
+    """The decode batch at which decoding, waiting for others' prefills and tools together take every slot."""
+    low, high = _LEAST_BATCH, most
+    for _ in range(50):
+        batch = (low + high) / 2
+        decode = law.generated * (law.step.a_s + law.per_sequence_s * batch) + law.mean_prefill_s * batch
+        taken = batch * (decode + law.mean_prefill_s + law.mean_tool_s) / decode
+        low, high = (low, batch) if taken > law.slots else (batch, high)
+    return low

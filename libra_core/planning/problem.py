@@ -1,0 +1,110 @@
+"""What the planner is asked: cluster, regime of the run, lengths, costs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from libra_core.costs.api import Fit, StepCoefficients, TrainEstimate, TrainingLoad, TrainingShape
+from libra_core.planning.confusion import RouterSkill
+from libra_core.planning.lengths import LengthTable
+from libra_core.types.forecast import Mode
+from libra_core.types.plan import Plan
+
+
+class EngineCosts(Protocol):
+    """`RolloutCosts`, or a simple law in tests."""
+
+    def coefficients(self, tp: int) -> StepCoefficients: ...
+    def kv_tokens(self, tp: int, utilization: float | None = None) -> int: ...
+    def fits(self, tp: int) -> Fit: ...
+
+
+class TrainerCosts(Protocol):
+    """`TrainingCosts`, or a simple law in tests."""
+
+    def shape_fit(self, shape: TrainingShape) -> Fit: ...
+    def estimate(self, shape: TrainingShape, load: TrainingLoad) -> TrainEstimate: ...
+
+
+class MovingCosts(Protocol):
+    """`TransitionCosts`, or a constant in tests."""
+
+    def publication_s(self, train: TrainingShape, engines: Mapping[int, int]) -> float: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Nodes of equal size; the last one may be smaller."""
+
+    num_gpus: int
+    gpus_per_node: int = 8
+
+    @property
+    def node_sizes(self) -> tuple[int, ...]:
+        full, rest = divmod(self.num_gpus, self.gpus_per_node)
+        return (self.gpus_per_node,) * full + ((rest,) if rest else ())
+
+    def groups_of(self, size: int) -> int:
+        """How many sets of `size` GPUs fit when none may span nodes."""
+        full, rest = divmod(self.num_gpus, self.gpus_per_node)
+        return full * (self.gpus_per_node // size) + rest // size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """What the training tree must divide."""
+
+    num_layers: int
+    num_experts: int = 0
+    weight_bytes: float = 0.0
+    kv_bytes_per_token: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regime:
+    """How the run is paced; see `RolloutConfig` for the meaning of staleness, slack and KV fill."""
+
+    batch: int
+    """Trajectories per step (K)."""
+    group_size: int
+    staleness: int = 1
+    age_slack: int = 0
+    kv_fill: float = 0.7
+    max_num_seqs: int = 256
+    longest_tokens: int = 40960
+    """No trajectory is longer; memory is checked here."""
+    streamed: tuple[bool, ...] = (False, True)
+    """Which kinds of step are candidates."""
+    streamed_loss: float = 1.05
+    """Training time of a streamed step over that of a whole one (`notes/study.md`)."""
+    modes: tuple[Mode, ...] = (Mode.ASYNCHRONOUS, Mode.COLOCATED)
+    colocated_switch_s: float = 15.0
+    """Handing the GPUs from engines to trainer and back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """The three evaluators."""
+
+    engines: EngineCosts
+    trainer: TrainerCosts
+    moving: MovingCosts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningProblem:
+    """Everything that a plan depends on."""
+
+    cluster: Cluster
+    model: ModelShape
+    regime: Regime
+    lengths: LengthTable
+    costs: Costs
+    rollout_degrees: tuple[int, ...] = (1, 2, 4, 8)
+    train_degrees: tuple[int, ...] = (1, 2, 4, 8)
+    micro_batch_tokens: tuple[int, ...] = (4096, 8192, 16384, 32768, 65536)
+    active: Plan | None = None
+    router: RouterSkill | None = None
+    """Without one, mixed fleets are not candidates: sorted intervals would assume lengths that nobody knows."""
+    drift: float = 1.3
+    """How far the ratio of training to rollout work may move until the next look at the plan; sizes the hybrid pool."""
