@@ -4,6 +4,7 @@ from pydantic import Field, model_validator
 
 from libra_core.config.base import Section
 from libra_core.config.model import ModelConfig
+from libra_core.config.planner import PlannerConfig
 from libra_core.config.rollout import RolloutConfig
 from libra_core.config.runtime import BackendConfig, OrchestrationConfig, RunConfig, TrackingConfig
 from libra_core.config.training import PublicationConfig, TrainingConfig
@@ -23,6 +24,7 @@ class LibraConfig(Section):
     publication: PublicationConfig = PublicationConfig()
     orchestration: OrchestrationConfig = OrchestrationConfig()
     tracking: TrackingConfig = TrackingConfig()
+    planner: PlannerConfig = PlannerConfig()
 
     @model_validator(mode="after")
     def _batch_divides_over_ranks(self) -> "LibraConfig":
@@ -63,9 +65,9 @@ class LibraConfig(Section):
             raise ValueError(
                 f"training.layout.pp = {self.training.layout.pp} does not divide the {tiny.num_layers} layers of model.tiny"
             )
-        if self.rollout.max_context_tokens > tiny.max_positions:
+        if self.rollout.max_context_tokens >= tiny.max_positions:  # the engine scores a full context by one token more
             raise ValueError(
-                f"rollout.max_context_tokens ({self.rollout.max_context_tokens}) is above model.tiny.max_positions "
+                f"rollout.max_context_tokens ({self.rollout.max_context_tokens}) must be below model.tiny.max_positions "
                 f"({tiny.max_positions}); lower the first or raise the second"
             )
         return self

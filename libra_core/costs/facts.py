@@ -157,3 +157,11 @@ class ModelFacts:
     def kv_bytes_per_token(self) -> float:
         """Keys and values of all layers."""
         return 2.0 * self.num_layers * self.kv_size * self.kv_bytes_per_value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """Whether something fits; `reason` is empty when it does, otherwise a sentence that names value and bound."""
+
+    fits: bool
+    reason: str = ""

@@ -66,11 +66,13 @@ class LengthTable:
 
     def strata(self, most: int) -> "LengthTable":
         """At most `most` rows of equal weight at the quantile midpoints of generated length; itself when it has no more."""
-        if len(self) <= most:
-            return self
+        return self if len(self) <= most else self.resampled(most)
+
+    def resampled(self, count: int) -> "LengthTable":
+        """Exactly `count` rows of equal weight, rows repeated where need be."""
         upto = np.round(np.cumsum(self.weight), _WEIGHT_DIGITS)
-        rows = np.searchsorted(upto, (np.arange(most) + 0.5) / most * upto[-1])
-        return self._rows(rows, np.full(most, 1.0 / most))
+        rows = np.searchsorted(upto, (np.arange(count) + 0.5) / count * upto[-1])
+        return self._rows(rows, np.full(count, 1.0 / count))
 
     def _rows(self, rows: NDArray[np.intp], weight: Floats) -> "LengthTable":
         return LengthTable(

@@ -46,14 +46,16 @@ class EngineSlot:
 class ClusterControllerActor:
     """Owns every engine and trainer actor, which end with it. An async actor.
 
+    `scratch` is a folder of the run on this host, given when all actors live here; they then talk over loopback.
     Shut down by `stop`: engines first (they own child processes), trainers next, placement groups last.
     """
 
-    def __init__(self, config: LibraConfig, model_folder: str, plan: Plan, loopback: bool) -> None:
+    def __init__(self, config: LibraConfig, model_folder: str, plan: Plan, scratch: str | None) -> None:
         self._config = config
         self._model_folder = model_folder
         self._plan = plan
-        self._loopback = loopback
+        self._scratch = scratch
+        self._loopback = scratch is not None
         self._slots: dict[int, EngineSlot] = {}
         self._trainers: list[ActorHandle] = []
         self._placements: list[Placement] = []
@@ -129,7 +131,7 @@ class ClusterControllerActor:
         return await self._await_engine(slot)
 
     def _engine_actor(self, engine_id: EngineId, tp: int, placement: Placement) -> Any:
-        spec, env = engine_spec(self._config, self._model_folder, engine_id=engine_id, tp=tp)
+        spec, env = engine_spec(self._config, self._model_folder, engine_id=engine_id, tp=tp, scratch=self._scratch)
         options = placement.actor_options(0, env)
         return ray.remote(EngineActor).options(name=engine_id, max_concurrency=4096, **options).remote(spec)
 

@@ -112,13 +112,14 @@ def start_session(config: LibraConfig, model_folder: Path, run_dir: Path, report
 
 def _start_actors(session: Session, model_folder: str, resume_from: Path | None, report: Report) -> None:
     config = session.config
-    loopback = config.backend.ray_address == "local"
+    private = config.backend.ray_address == "local"
+    scratch = str(ray_cluster.temp_folder(session.ref.namespace)) if private else None
     env = {"env_vars": {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}}
 
     def actor(cls: type, name: str) -> Any:
         return ray.remote(cls).options(name=name, num_cpus=0, max_concurrency=4096, runtime_env=env)
 
-    session.controller = actor(ClusterControllerActor, "controller").remote(config, model_folder, plan_of(config), loopback)
+    session.controller = actor(ClusterControllerActor, "controller").remote(config, model_folder, plan_of(config), scratch)
     assert session.controller is not None
     starting_engines = session.controller.start_engines.remote()
     starting_trainers = session.controller.start_trainers.remote()

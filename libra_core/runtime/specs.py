@@ -23,7 +23,10 @@ def device_of(config: LibraConfig) -> Literal["cpu", "cuda"]:
     return "cuda" if config.backend.kind == "gpu" else "cpu"
 
 
-def engine_spec(config: LibraConfig, model_folder: str, *, engine_id: EngineId, tp: int) -> tuple[EngineSpec, dict[str, str]]:
+def engine_spec(
+    config: LibraConfig, model_folder: str, *, engine_id: EngineId, tp: int, scratch: str | None
+) -> tuple[EngineSpec, dict[str, str]]:
+    """`scratch` is a folder on the engine's host that goes with the run; vLLM's sockets would else stay in /tmp when killed."""
     rollout = config.rollout
     spec = EngineSpec(
         engine_id=engine_id,
@@ -41,7 +44,10 @@ def engine_spec(config: LibraConfig, model_folder: str, *, engine_id: EngineId, 
         threads=config.backend.threads_per_process,
         start_deadline_s=rollout.engine_start_deadline_s,
     )
-    return spec, process_environment(spec)
+    environment = process_environment(spec)
+    if scratch is not None:
+        environment["VLLM_RPC_BASE_PATH"] = scratch
+    return spec, environment
 
 
 def trainer_spec(config: LibraConfig, model_folder: str, *, rank: int, world_size: int, host: str, port: int) -> TrainerSpec:

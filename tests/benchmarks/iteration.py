@@ -57,7 +57,7 @@ WORKLOAD: dict[str, dict[str, Any]] = {
         "tool_threads": 128,
         "batch_deadline_s": 240.0,
     },
-    "model": {"tiny": {"max_positions": 1024}},
+    "model": {"tiny": {"max_positions": 1088}},
     "training": {"optimizer": {"learning_rate": 1e-7}},
     "tracking": {"mlflow_uri": "off"},
     "backend": {"min_free_memory_gib": 3.0},
@@ -74,6 +74,8 @@ class Run:
     seed: int
     reports: tuple[IterationReport, ...]
     """Warm-up left out."""
+    load: float
+    """Mean load of the machine meanwhile; about 2 to 3 when this benchmark is alone on it."""
 
 
 def main() -> None:
@@ -99,10 +101,14 @@ def measure(variant: str, seed: int, root: Path, options: argparse.Namespace) ->
     reference = assembly.open_session(config, run_dir, lambda _what, _share: None)
     try:
         connection = assembly.connect(reference)
-        reports = [_iterate(connection, step) for step in range(steps)]
+        reports: list[IterationReport] = []
+        loads: list[float] = []
+        for step in range(steps):
+            reports.append(_iterate(connection, step))
+            loads.append(os.getloadavg()[0])
     finally:
         assembly.close_session(reference)
-    run = Run(variant=variant, seed=seed, reports=tuple(reports[options.warm_up :]))
+    run = Run(variant=variant, seed=seed, reports=tuple(reports[options.warm_up :]), load=round(fmean(loads), 1))
     _say_account(run)
     return run
 
@@ -139,6 +145,7 @@ def summary(runs: list[Run], options: argparse.Namespace) -> dict[str, Any]:
         **ratios,
         "parts_add_up_max_error": max(parts_error(report) for name in names for report in reports[name]),
         "ratios_by_repetition": _by_repetition(runs),
+        "load": {f"{run.variant}-{run.seed}": run.load for run in runs},
         "variants": {name: _decomposition(reports[name]) for name in names},
     }
 
@@ -167,7 +174,7 @@ def _decomposition(reports: list[IterationReport]) -> dict[str, float]:
         "t_iter_s": fmean(report.t_iter_s for report in reports),
         "staleness_mean": fmean(report.rollout.staleness_mean for report in reports),
         "staleness_max": max(report.rollout.staleness_max for report in reports),
-        "slowest_trajectory_s": fmean(report.rollout.generation_s for report in reports),
+        "batch_generation_s": fmean(report.rollout.generation_s for report in reports),
         "train_tokens": fmean(report.update.tokens for report in reports),
         "generated_tokens": fmean(report.rollout.generated_tokens for report in reports),
         "mean_turns": fmean(report.rollout.mean_turns for report in reports),
@@ -181,7 +188,10 @@ def _decomposition(reports: list[IterationReport]) -> dict[str, float]:
 
 def _say_account(run: Run) -> None:
     facts = _decomposition(list(run.reports))
-    _say(f"{run.variant}, seed {run.seed}: T_iter {facts.pop('t_iter_s'):.2f} s over {len(run.reports)} iterations")
+    _say(
+        f"{run.variant}, seed {run.seed}: T_iter {facts.pop('t_iter_s'):.2f} s over {len(run.reports)} iterations, "
+        f"load {run.load}"
+    )
     _say("   " + "  ".join(f"{name} {value:.2f}" for name, value in facts.items()))
     _say("   T_iter of each: " + " ".join(f"{report.t_iter_s:.1f}" for report in run.reports))
 

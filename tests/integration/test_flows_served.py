@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from mlflow import MlflowClient
+
+from tests.integration.sessions import random_policy
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -48,8 +51,18 @@ def _environment(home: Path, **more: str) -> dict[str, str]:
     return {**kept, "OMP_NUM_THREADS": "1", "PREFECT_HOME": str(home), "PREFECT_SERVER_ANALYTICS_ENABLED": "false", **more}
 
 
-def _overrides(folder: Path) -> list[str]:
-    return [*SMALL, f"tracking.mlflow_uri=sqlite:///{folder}/mlflow.db"]
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_policy(tmp_path_factory.mktemp("model") / "policy")
+
+
+def _overrides(folder: Path, policy: Path) -> list[str]:
+    places = [f"run.root={folder}/runs", f"model.path={policy}", f"tracking.mlflow_uri=sqlite:///{folder}/mlflow.db"]
+    return [*SMALL, *places]
+
+
+def _sets(overrides: list[str]) -> list[str]:
+    return [part for override in overrides for part in ("--set", override)]
 
 
 def _free_port() -> int:
@@ -123,22 +136,49 @@ def _mlflow_run(uri: str) -> Any:
     return client, runs[0]
 
 
-def test_ephemeral_run_ends_with_one_json_line(tmp_path: Path) -> None:
-    sets = [part for override in _overrides(tmp_path) for part in ("--set", override)]
-    command = _libra("train", CONFIG, "--json", *sets)
-    done = subprocess.run(command, env=_environment(tmp_path / "prefect"), cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    summary = json.loads(done.stdout.splitlines()[-1])
+def test_ephemeral_run_ends_with_one_json_line_and_continues_on_resume(tmp_path: Path, policy: Path) -> None:
+    overrides = _overrides(tmp_path, policy)
+    env = _environment(tmp_path / "prefect")
+    summary = _train(env, *_sets(overrides))
     assert summary["steps"] == STEPS
     assert summary["tokens_per_s"] > 0
     assert json.loads((Path(summary["run_dir"]) / "trace.json").read_text())
+    longer = [override for override in overrides if not override.startswith("training.steps")]
+    resumed = _train(env, "--resume", summary["run_dir"], *_sets([*longer, f"training.steps={STEPS + 1}"]))
+    assert resumed["steps"] == STEPS + 1
+    assert resumed["policy_version"] == STEPS + 1
     client, run = _mlflow_run(f"sqlite:///{tmp_path}/mlflow.db")
     assert run.info.status == "FINISHED"
-    assert sorted(point.step for point in client.get_metric_history(run.info.run_id, "reward/mean")) == list(range(STEPS))
+    assert sorted(point.step for point in client.get_metric_history(run.info.run_id, "reward/mean")) == list(range(STEPS + 1))
 
 
-def test_deployment_run_completes_with_subflows_artifacts_and_metrics(served: Server, tmp_path: Path) -> None:
-    parameters = json.dumps({"config": CONFIG, "overrides": _overrides(tmp_path)})
+def test_ctrl_c_ends_the_run_as_killed_and_leaves_nothing_running(tmp_path: Path, policy: Path) -> None:
+    overrides = [*_overrides(tmp_path, policy), "training.steps=10000"]
+    process = subprocess.Popen(
+        _libra("train", CONFIG, *_sets(overrides)), env=_environment(tmp_path / "prefect"), cwd=ROOT, stderr=subprocess.PIPE
+    )
+    metrics = _until("the first iteration", lambda: list(tmp_path.glob("runs/*/metrics.jsonl")))[0]
+    _until("the first metrics", lambda: metrics.stat().st_size)
+    below = psutil.Process(process.pid).children(recursive=True)
+    assert any("ray::" in " ".join(child.cmdline()) for child in below)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, errors.decode()[-2000:]
+    assert b"Traceback" not in errors
+    _, alive = psutil.wait_procs(below, timeout=20)
+    assert not [child for child in alive if "ray" in child.name() or "VLLM" in child.name()]
+    assert _mlflow_run(f"sqlite:///{tmp_path}/mlflow.db")[1].info.status == "KILLED"
+
+
+def _train(env: dict[str, str], *arguments: str) -> dict[str, Any]:
+    command = _libra("train", CONFIG, "--json", *arguments)
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_deployment_run_completes_with_subflows_artifacts_and_metrics(served: Server, tmp_path: Path, policy: Path) -> None:
+    parameters = json.dumps({"config": CONFIG, "overrides": _overrides(tmp_path, policy)})
     command = [sys.executable, "-m", "prefect", "deployment", "run", "libra-train/libra-train", "-p", f"parameters={parameters}"]
     subprocess.run(command, env=served.env, cwd=ROOT, check=True, capture_output=True)
 

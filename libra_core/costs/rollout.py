@@ -1,0 +1,205 @@
+"""One rollout engine: decode and prefill time, KV capacity, and whether it fits (DESIGN section 4).
+
+The kernels of one engine step are summed once per degree over a grid of batches and contexts; the planner then works with the
+three coefficients that reproduce the sum. Tensor parallelism divides the work of a kernel once, and no kernel becomes shorter
+than its launch.
+"""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from libra_core.costs.facts import DeviceProfile, Fit, ModelFacts
+from libra_core.costs.kernels import Array, Kernels, Number
+from libra_core.costs.least_squares import nonnegative_fit
+from libra_core.errors import ConfigError
+
+_BATCHES = (1, 4, 8, 16, 32, 64, 128, 256)
+_CONTEXTS = (1024, 4096, 8192, 16384, 32768)
+_PREFILLS = (256, 512, 1024, 2048, 4096, 8192)
+_LEAST_KV_TOKENS = 4096
+"""An engine that cannot hold this much (or one sequence of the model's full length) is not offered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCoefficients:
+    """Linear law of one engine.
+
+    Decode: `step_s = a + b·batch + c·context_tokens` (context of all sequences together). Prefill of n tokens on a context of
+    k tokens: `a + b·n + c·n·(k + n/2)`.
+    """
+
+    a_s: float
+    b_s: float
+    c_s: float
+    prefill_a_s: float
+    prefill_b_s_per_token: float
+    prefill_c_s_per_token2: float
+    fit_error: float = 0.0
+    """Mean absolute relative difference between the law and the sum of kernels it stands for."""
+
+    def step_s(self, batch: float, context_tokens: float) -> float:
+        """One decode step."""
+        return self.a_s + self.b_s * batch + self.c_s * context_tokens
+
+    def prefill_s(self, new_tokens: float, context_tokens: float = 0.0) -> float:
+        """`new_tokens` of one sequence on top of `context_tokens` that are cached."""
+        pairs = new_tokens * (context_tokens + new_tokens / 2)
+        return self.prefill_a_s + self.prefill_b_s_per_token * new_tokens + self.prefill_c_s_per_token2 * pairs
+
+
+class RolloutCosts:
+    """Engines of one model on one device. Pure; results are cached per degree."""
+
+    def __init__(self, device: DeviceProfile, model: ModelFacts, *, utilization: float = 0.9) -> None:
+        """`utilization`: share of GPU memory the engine may use, as vLLM's `gpu_memory_utilization`."""
+        self.device = device
+        self.model = model
+        self.utilization = utilization
+        self._kernels = Kernels(device)
+        self._coefficients = lru_cache(maxsize=None)(self._fit_coefficients)
+
+    def coefficients(self, tp: int) -> StepCoefficients:
+        """The linear law of an engine of `tp` GPUs; raises `ConfigError` with the reason when it does not fit."""
+        fit = self.fits(tp)
+        if not fit.fits:
+            raise ConfigError(fit.reason)
+        return self._coefficients(tp)
+
+    def kv_tokens(self, tp: int, utilization: float | None = None) -> int:
+        """Tokens of KV cache of the whole engine: `(tp·(memory·utilization - workspace) - weights) / KV bytes per token`.
+
+        Key-value heads are repeated when `tp` exceeds their number. 0 when the weights leave no room.
+        """
+        share = self.utilization if utilization is None else utilization
+        room = tp * (self.device.memory_bytes * share - self.device.engine_workspace_bytes) - self.model.weight_bytes
+        repeated = max(1.0, tp / self.model.num_kv_heads)
+        return max(0, int(room / (self.model.kv_bytes_per_token * repeated)))
+
+    def fits(self, tp: int) -> Fit:
+        """Divisibility, topology and memory, in this order."""
+        model, device = self.model, self.device
+        if tp > device.gpus_per_node:
+            return Fit(fits=False, reason=f"tp {tp} is more than the {device.gpus_per_node} GPUs of a node")
+        for what, size in (("attention heads", model.num_heads), ("feed-forward units", self._ffn_size)):
+            if size % tp:
+                return Fit(fits=False, reason=f"tp {tp} does not divide the {size} {what} of {model.name}")
+        if model.num_kv_heads % tp and tp % model.num_kv_heads:
+            reason = f"tp {tp} neither divides nor is a multiple of the {model.num_kv_heads} key-value heads of {model.name}"
+            return Fit(fits=False, reason=reason)
+        tokens, least = self.kv_tokens(tp), min(_LEAST_KV_TOKENS, model.max_positions)
+        if tokens < least:
+            have = tp * device.memory_bytes * self.utilization
+            reason = (
+                f"{model.name} needs {model.weight_bytes / 1e9:.1f} GB of weights and {tp} x "
+                f"{device.engine_workspace_bytes / 1e9:.1f} GB of workspace; tp {tp} on {device.name} has {have / 1e9:.1f} GB, "
+                f"which leaves {tokens} tokens of KV cache, less than {least}"
+            )
+            return Fit(fits=False, reason=reason)
+        return Fit(fits=True)
+
+    def degrees(self) -> tuple[int, ...]:
+        """Every degree 1, 2, 4, ... up to the node that fits, ascending."""
+        powers = (2**exponent for exponent in range(self.device.gpus_per_node.bit_length()))
+        return tuple(tp for tp in powers if self.fits(tp).fits)
+
+    def reprefill_s(self, tp: int, context_tokens: float) -> float:
+        """Price of moving a trajectory of that context to another engine of degree `tp` without its KV cache."""
+        return self.coefficients(tp).prefill_s(context_tokens)
+
+    def decode_step_s(self, tp: int, batch: Number, context: Number) -> Array:
+        """Sum of kernels of one decode step: `batch` sequences of `context` tokens each; arrays `[n]` broadcast."""
+        model, kernels = self.model, self._kernels
+        heads, groups = model.num_heads / tp, max(1.0, model.num_kv_heads / tp)
+        batch = np.atleast_1d(np.asarray(batch, np.float64))
+        layer = self._matrices_s(tp, batch) + self._small_kernels_s(tp, batch)
+        layer = layer + kernels.decode_attention_s(batch, heads, groups, context)
+        layer = layer + 2 * kernels.collective_s("all_reduce_graph", 2 * batch * model.hidden_size, tp)
+        return model.num_layers * layer + self._head_s(tp, batch) + self.device.host_s + self.device.host_s_per_sequence * batch
+
+    def prefill_pass_s(self, tp: int, tokens: Number, *, sequences: int = 1) -> Array:
+        """Sum of kernels of one prefill pass over `sequences` fresh prompts of `tokens` each."""
+        model, kernels = self.model, self._kernels
+        per_sequence = np.atleast_1d(np.asarray(tokens, np.float64))
+        every = sequences * per_sequence
+        layer = self._matrices_s(tp, every) + self._small_kernels_s(tp, every)
+        heads, groups = model.num_heads / tp, max(1.0, model.num_kv_heads / tp)
+        layer = layer + kernels.prefill_attention_s(sequences, heads, groups, per_sequence)
+        layer = layer + 2 * kernels.collective_s("all_reduce_graph", 2 * every * model.hidden_size, tp)
+        return model.num_layers * layer + self._head_s(tp, np.full_like(every, sequences)) + self.device.host_s
+
+    @property
+    def _ffn_size(self) -> int:
+        return self.model.expert_ffn_size if self.model.is_moe else self.model.ffn_size
+
+    def _matrices_s(self, tp: int, tokens: Array) -> Array:
+        """Projections and feed-forward of one layer."""
+        model, kernels, dtype = self.model, self._kernels, self.model.weight_dtype
+        kv_width = 2 * max(model.kv_size / tp, model.head_dim)
+        total = kernels.gemm_s(tokens, model.attention_size / tp + kv_width, model.hidden_size, dtype)
+        total = total + kernels.gemm_s(tokens, model.hidden_size, model.attention_size / tp, dtype)
+        if model.is_moe:
+            router = kernels.gemm_s(tokens, model.num_experts, model.hidden_size)
+            return total + router + kernels.moe_s(tokens, model, tp=tp)
+        width = model.ffn_size / tp
+        total = total + kernels.gemm_s(tokens, (2 if model.gated else 1) * width, model.hidden_size, dtype)
+        return total + kernels.gemm_s(tokens, model.hidden_size, width, dtype)
+
+    def _small_kernels_s(self, tp: int, tokens: Array) -> Array:
+        """Two norms with the residual, rope, cache write, activation, and the query-key norm; FP8 adds four quantisations."""
+        model, kernels = self.model, self._kernels
+        wide = 2 * tokens
+        queries = (model.attention_size + 2 * model.kv_size) / tp
+        ffn = (model.experts_per_token * model.expert_ffn_size if model.is_moe else model.ffn_size) / tp
+        total = 2 * kernels.elementwise_s(wide * 4 * model.hidden_size)
+        total = total + kernels.elementwise_s(wide * 2 * queries) + kernels.elementwise_s(wide * queries)
+        total = total + kernels.elementwise_s(wide * (3 if model.gated else 2) * ffn)
+        if model.qk_norm:
+            total = total + kernels.elementwise_s(wide * 2 * queries)
+        if model.weight_dtype == "fp8":
+            total = total + 2 * kernels.elementwise_s(1.5 * wide * model.hidden_size)
+            total = total + kernels.elementwise_s(1.5 * wide * queries) + kernels.elementwise_s(1.5 * wide * ffn)
+        return total
+
+    def _head_s(self, tp: int, rows: Array) -> Array:
+        """Embedding with its all-reduce, output head, and the gather of the logits."""
+        model, kernels = self.model, self._kernels
+        head = kernels.gemm_s(rows, model.vocab_size / tp, model.hidden_size)
+        gather = kernels.collective_s("all_gather", 2 * rows * model.vocab_size, tp)
+        return head + gather + kernels.collective_s("all_reduce_graph", 2 * rows * model.hidden_size, tp)
+
+    def _fit_coefficients(self, tp: int) -> StepCoefficients:
+        room = self.kv_tokens(tp)
+        batch, context = (axis.ravel() for axis in np.meshgrid(_BATCHES, _CONTEXTS))
+        fitting = batch * context <= max(room, _CONTEXTS[0])
+        batch, context = batch[fitting].astype(np.float64), context[fitting].astype(np.float64)
+        decode, error = nonnegative_fit(
+            np.stack([np.ones_like(batch), batch, batch * context], axis=1), self.decode_step_s(tp, batch, context)
+        )
+        tokens = np.asarray(_PREFILLS, np.float64)
+        prefill, _ = nonnegative_fit(
+            np.stack([np.ones_like(tokens), tokens, tokens**2 / 2], axis=1), self.prefill_pass_s(tp, tokens)
+        )
+        return StepCoefficients(
+            a_s=decode[0],
+            b_s=decode[1],
+            c_s=decode[2],
+            prefill_a_s=prefill[0],
+            prefill_b_s_per_token=prefill[1],
+            prefill_c_s_per_token2=prefill[2],
+            fit_error=error,
+        )
+
+
+def scaled(coefficients: StepCoefficients, factor: float) -> StepCoefficients:
+    """The same engine, `factor` times as slow throughout (what a running comparison with measurements found)."""
+    return replace(
+        coefficients,
+        a_s=factor * coefficients.a_s,
+        b_s=factor * coefficients.b_s,
+        c_s=factor * coefficients.c_s,
+        prefill_a_s=factor * coefficients.prefill_a_s,
+        prefill_b_s_per_token=factor * coefficients.prefill_b_s_per_token,
+        prefill_c_s_per_token2=factor * coefficients.prefill_c_s_per_token2,
+    )

@@ -1,0 +1,166 @@
+"""Candidates with homogeneous fleets as columns of numbers, and back to plans."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from libra_core.costs.api import TrainingLoad
+from libra_core.planning.latency import EngineLaw, LatencyCurve, engine_law, latency_curve
+from libra_core.planning.lengths import LengthTable
+from libra_core.planning.objective import BIAS, Options, Solution
+from libra_core.planning.placement import most_engines
+from libra_core.planning.problem import PlanningProblem
+from libra_core.planning.training_tree import Cuts, TrainLeaf, best_leaf, shape_of
+from libra_core.types.forecast import Candidate, Forecast, Mode
+from libra_core.types.plan import Plan, RolloutLayout
+
+_ALL_SIZES_UP_TO = 64
+_MOST_STRATA = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """What all candidates of one problem share."""
+
+    problem: PlanningProblem
+    load: TrainingLoad
+    lengths: LengthTable
+    """Strata of the history, for latencies."""
+    curves: Mapping[int, LatencyCurve]
+    """Of the degrees that fit, ascending."""
+
+
+def open_bench(problem: PlanningProblem, cuts: Cuts) -> Bench:
+    """Tabulate the degrees that fit; `cuts` says why others do not."""
+    lengths = problem.lengths.strata(_MOST_STRATA)
+    curves: dict[int, LatencyCurve] = {}
+    for tp in sorted(problem.rollout_degrees):
+        why = _against_degree(problem, tp)
+        if why:
+            cuts.add("engine fits", f"engine tp {tp}", why)
+            continue
+        curves[tp] = latency_curve(engine_law(problem.costs.engines, tp, lengths, problem.regime), lengths, problem.regime)
+    load = problem.lengths.training_load(problem.regime.batch, problem.regime.longest_tokens)
+    return Bench(problem=problem, load=load, lengths=lengths, curves=curves)
+
+
+def _against_degree(problem: PlanningProblem, tp: int) -> str:
+    if problem.cluster.groups_of(tp) == 0:
+        return f"no node has {tp} GPUs"
+    fit = problem.costs.engines.fits(tp)
+    if not fit.fits:
+        return fit.reason
+    room = problem.costs.engines.kv_tokens(tp)
+    longest = problem.regime.longest_tokens
+    return f"KV cache of {room:,} tokens, but a trajectory may have {longest:,}" if room < longest else ""
+
+
+def coarse_sizes(problem: PlanningProblem) -> list[int]:
+    """Training sizes to look at first: all in a small cluster, else whole nodes and the sizes below one node."""
+    total, node = problem.cluster.num_gpus, problem.cluster.gpus_per_node
+    if total <= _ALL_SIZES_UP_TO:
+        return list(range(1, total + 1))
+    return sorted({*(size for size in (1, 2, 4) if size < node), *range(node, total, node), total})
+
+
+def finer_sizes(problem: PlanningProblem, around: Sequence[int]) -> list[int]:
+    """Every size within a node of the given ones that the coarse look left out."""
+    total, node = problem.cluster.num_gpus, problem.cluster.gpus_per_node
+    if total <= _ALL_SIZES_UP_TO:
+        return []
+    near = {size for middle in around for size in range(max(1, middle - node + 1), min(total, middle + node))}
+    return sorted(near - set(coarse_sizes(problem)))
+
+
+def train_leaves(bench: Bench, sizes: Sequence[int], cuts: Cuts) -> dict[int, TrainLeaf]:
+    """`{GPUs: fastest layout on exactly so many}` of the sizes that have one."""
+    found = {size: best_leaf(bench.problem, size, bench.load, cuts) for size in sizes}
+    return {size: leaf for size, leaf in found.items() if leaf is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One column of `Options` in words."""
+
+    leaf: TrainLeaf
+    tp: int
+    engines: int
+    streamed: bool
+    mode: Mode
+    publication_s: float
+
+
+def choices_of(bench: Bench, leaves: Mapping[int, TrainLeaf]) -> list[Choice]:
+    """Every split, degree and kind of step, with as many engines as fit beside the trainer."""
+    problem = bench.problem
+    found: list[Choice] = []
+    if Mode.ASYNCHRONOUS in problem.regime.modes:
+        for leaf in leaves.values():
+            for tp in bench.curves:
+                engines = most_engines(problem.cluster, leaf.layout, tp)
+                found += _side_by_side(bench, leaf, tp, engines) if engines else []
+    if Mode.COLOCATED in problem.regime.modes and leaves:
+        leaf = min(leaves.values(), key=lambda leaf: (leaf.t_train_s, leaf.layout.num_gpus))
+        found += [_in_turns(bench, leaf, tp) for tp in bench.curves]
+    return found
+
+
+def _side_by_side(bench: Bench, leaf: TrainLeaf, tp: int, engines: int) -> list[Choice]:
+    publication = bench.problem.costs.moving.publication_s(shape_of(leaf.layout), {tp: engines})
+    return [
+        Choice(leaf=leaf, tp=tp, engines=engines, streamed=streamed, mode=Mode.ASYNCHRONOUS, publication_s=publication)
+        for streamed in bench.problem.regime.streamed
+    ]
+
+
+def _in_turns(bench: Bench, leaf: TrainLeaf, tp: int) -> Choice:
+    engines = bench.problem.cluster.groups_of(tp)
+    return Choice(leaf=leaf, tp=tp, engines=engines, streamed=False, mode=Mode.COLOCATED, publication_s=0.0)
+
+
+def options_of(choices: Sequence[Choice]) -> Options:
+    """The choices as columns."""
+    return Options(
+        tp=np.array([item.tp for item in choices], dtype=np.int64),
+        engines=np.array([item.engines for item in choices], dtype=np.float64),
+        train_s=np.array([item.leaf.t_train_s for item in choices]),
+        train_fixed_s=np.array([item.leaf.fixed_s for item in choices]),
+        publication_s=np.array([item.publication_s for item in choices]),
+        streamed=np.array([item.streamed for item in choices], dtype=np.bool_),
+        colocated=np.array([item.mode is Mode.COLOCATED for item in choices], dtype=np.bool_),
+    )
+
+
+def candidate_of(bench: Bench, choice: Choice, solution: Solution, row: int) -> Candidate:
+    """A row of the solution as a plan with its forecast."""
+    t_iter = BIAS * float(solution.t_iter_s[row])
+    batch, generated = bench.problem.regime.batch, bench.problem.lengths.mean(bench.problem.lengths.generated_tokens)
+    law = bench.curves[choice.tp].law
+    colocated_s = float(solution.trainer_s[row]) if choice.mode is Mode.COLOCATED else 0.0
+    forecast = Forecast(
+        t_iter_s=t_iter,
+        t_train_s=float(solution.trainer_s[row]),
+        t_rollout_s=float(solution.fleet_s[row]) - colocated_s,
+        slowest_trajectory_s=float(solution.latency_s[row]),
+        tokens_per_s=batch * generated / t_iter,
+        terms=solution.terms(row),
+        publication_s=choice.publication_s,
+        engine_batch=float(solution.batch[row]),
+        train_bytes_per_gpu=choice.leaf.bytes_per_gpu,
+        rollout_bytes_per_gpu=engine_bytes_per_gpu(bench, law),
+    )
+    return Candidate(
+        mode=choice.mode,
+        streamed=choice.streamed,
+        plan=Plan(train=choice.leaf.layout, rollout=RolloutLayout(engines=((choice.tp, choice.engines),))),
+        slots_per_engine=((choice.tp, law.slots),),
+        forecast=forecast,
+    )
+
+
+def engine_bytes_per_gpu(bench: Bench, law: EngineLaw) -> float:
+    """Weights and the KV cache of the engine, spread over its GPUs."""
+    model = bench.problem.model
+    kv = bench.problem.costs.engines.kv_tokens(law.tp) * model.kv_bytes_per_token
+    return (model.weight_bytes + kv) / law.tp

@@ -1,0 +1,170 @@
+"""The plan: mode, split, training layout, fleet, slots, kind of step and hybrid replicas chosen together.
+
+Homogeneous fleets of every degree are evaluated for every split; mixed fleets only against a router whose errors are known.
+Within 1e-6 of the least iteration time the plan with the fewest restarted GPUs wins, then the one with fewest engines.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from libra_core.errors import ResourceError
+from libra_core.planning.candidates import (
+    Bench,
+    Choice,
+    candidate_of,
+    choices_of,
+    coarse_sizes,
+    finer_sizes,
+    open_bench,
+    options_of,
+    train_leaves,
+)
+from libra_core.planning.hybrid import hybrid_replicas
+from libra_core.planning.mixed_search import mixed_candidates
+from libra_core.planning.objective import Options, Solution, solve
+from libra_core.planning.placement import place
+from libra_core.planning.problem import PlanningProblem
+from libra_core.planning.relaxation import relaxations
+from libra_core.planning.training_tree import Cuts, TrainLeaf
+from libra_core.types.forecast import Candidate, Mode, PlanReport, Relaxation
+from libra_core.types.plan import Plan
+
+TIE = 1e-6
+RUNNER_UPS = 5
+_REFINED = 3
+_SPLITS_FOR_MIXED = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """All homogeneous candidates with their fixed points."""
+
+    choices: Sequence[Choice]
+    options: Options
+    solution: Solution
+
+    def ranked(self, active: Plan | None) -> list[int]:
+        """Row numbers, best first; ties as the module says."""
+        times = self.solution.t_iter_s
+        level = np.floor(np.log(times / times.min()) / TIE)
+        keys = [
+            (level[row], _moved_gpus(active, choice), choice.engines, choice.mode is Mode.COLOCATED, times[row], row)
+            for row, choice in enumerate(self.choices)
+        ]
+        return [key[-1] for key in sorted(keys)]
+
+
+def plan_resources(problem: PlanningProblem) -> PlanReport:
+    """The best plan with forecast, runner-ups and reasons. Raises `ResourceError` when nothing is feasible."""
+    cuts = Cuts()
+    bench = open_bench(problem, cuts)
+    leaves = train_leaves(bench, coarse_sizes(problem), cuts)
+    found = _evaluate(bench, leaves, cuts)
+    finer = finer_sizes(problem, [found.choices[row].leaf.layout.num_gpus for row in found.ranked(problem.active)[:_REFINED]])
+    if finer:
+        leaves = dict(sorted((leaves | train_leaves(bench, finer, cuts)).items()))
+        found = _evaluate(bench, leaves, cuts)
+    ranked = _distinct(found, found.ranked(problem.active))
+    homogeneous = [candidate_of(bench, found.choices[row], found.solution, row) for row in ranked[: RUNNER_UPS + 1]]
+    mixed, notes = mixed_candidates(bench, _splits(found, ranked))
+    best, runner_ups = _choose(homogeneous, mixed, problem)
+    plan = _with_hybrid(best, found, bench)
+    return PlanReport(
+        best=plan,
+        runner_ups=runner_ups,
+        relaxations=_relaxed(plan, found, ranked[0], bench),
+        placement=place(problem.cluster, plan.plan, shared=plan.mode is Mode.COLOCATED),
+        pruned=cuts.pruned(),
+        notes=notes,
+        num_candidates=len(found.choices) + len(mixed),
+    )
+
+
+def evaluate_all(problem: PlanningProblem) -> tuple[Bench, Evaluated]:
+    """Every homogeneous candidate with its fixed point; for studies and checks."""
+    cuts = Cuts()
+    bench = open_bench(problem, cuts)
+    return bench, _evaluate(bench, train_leaves(bench, coarse_sizes(problem), cuts), cuts)
+
+
+def _evaluate(bench: Bench, leaves: dict[int, TrainLeaf], cuts: Cuts) -> Evaluated:
+    choices = choices_of(bench, leaves)
+    if not choices:
+        raise ResourceError(_why_nothing(bench, leaves, cuts))
+    options = options_of(choices)
+    return Evaluated(choices=choices, options=options, solution=solve(options, bench.curves, bench.problem.regime))
+
+
+def _why_nothing(bench: Bench, leaves: dict[int, TrainLeaf], cuts: Cuts) -> str:
+    total = bench.problem.cluster.num_gpus
+    if not bench.curves:
+        missing = f"no rollout engine fits ({cuts.examples.get('engine fits', 'no degree is allowed')})"
+    elif not leaves:
+        rules = cuts.pruned()
+        told = cuts.examples.get("memory") or (rules[0].example if rules else "no degree is allowed")
+        missing = f"no training layout fits ({told})"
+    else:
+        missing = f"the smallest training layout needs {min(leaves)} GPUs and leaves no engine of tp {min(bench.curves)} its place"
+    return f"no plan for {total} GPUs: {missing}; use more GPUs or a smaller model, or shorten rollout.max_context_tokens"
+
+
+def _distinct(found: Evaluated, ranked: Sequence[int]) -> list[int]:
+    """The best kind of step of every split and fleet."""
+    seen: set[tuple[object, ...]] = set()
+    kept: list[int] = []
+    for row in ranked:
+        choice = found.choices[row]
+        key = (choice.mode, choice.leaf.layout, choice.tp, choice.engines)
+        if key not in seen:
+            seen.add(key)
+            kept.append(row)
+    return kept
+
+
+def _splits(found: Evaluated, ranked: Sequence[int]) -> list[Choice]:
+    """The best asynchronous choice of each of the best training sizes."""
+    chosen: dict[int, Choice] = {}
+    for row in ranked:
+        choice = found.choices[row]
+        if choice.mode is Mode.ASYNCHRONOUS and len(chosen) < _SPLITS_FOR_MIXED:
+            chosen.setdefault(choice.leaf.layout.num_gpus, choice)
+    return list(chosen.values())
+
+
+def _choose(
+    homogeneous: Sequence[Candidate], mixed: Sequence[Candidate], problem: PlanningProblem
+) -> tuple[Candidate, tuple[Candidate, ...]]:
+    """A mixed fleet must be faster by more than a tie; among homogeneous ones the order is already settled."""
+    faster = [item for item in mixed if item.forecast.t_iter_s < homogeneous[0].forecast.t_iter_s * (1 - TIE)]
+    best = min(faster, key=lambda item: item.forecast.t_iter_s, default=homogeneous[0])
+    others = [item for item in (*homogeneous, *mixed) if item is not best]
+    return best, tuple(sorted(others, key=lambda item: item.forecast.t_iter_s)[:RUNNER_UPS])
+
+
+def _with_hybrid(best: Candidate, found: Evaluated, bench: Bench) -> Candidate:
+    if best.mode is Mode.COLOCATED:
+        return best
+    replicas = hybrid_replicas(best, found.choices, found.options, bench)
+    plan = Plan(train=best.plan.train, rollout=best.plan.rollout, hybrid_replicas=replicas)
+    return Candidate(
+        mode=best.mode, streamed=best.streamed, plan=plan, slots_per_engine=best.slots_per_engine, forecast=best.forecast
+    )
+
+
+def _relaxed(best: Candidate, found: Evaluated, row: int, bench: Bench) -> tuple[Relaxation, ...]:
+    if len(best.plan.rollout.engines) > 1:
+        return ()
+    return relaxations(best.forecast.terms.binding, found.choices[row], found.choices, bench)
+
+
+def _moved_gpus(active: Plan | None, choice: Choice) -> int:
+    """GPUs on which a process has to be started to get from the active plan to the choice."""
+    if active is None:
+        return 0
+    running = dict(active.rollout.engines)
+    started = max(0, choice.engines - running.get(choice.tp, 0)) * choice.tp
+    old, new = active.train, choice.leaf.layout
+    same_world = (old.tp, old.pp, old.cp, old.ep, old.dp) == (new.tp, new.pp, new.cp, new.ep, new.dp)
+    return started + (0 if same_world else new.num_gpus)

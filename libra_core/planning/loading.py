@@ -1,0 +1,110 @@
+"""From the configuration to a planning problem: the one place in this room that reads files (history, device, model)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from libra_core.config import LibraConfig
+from libra_core.costs.api import (
+    DeviceProfile,
+    ModelFacts,
+    RolloutCosts,
+    TrainingCosts,
+    TransitionCosts,
+    load_device,
+    load_model,
+)
+from libra_core.errors import ConfigError
+from libra_core.planning.confusion import RouterSkill
+from libra_core.planning.example_lengths import LAWS, example_records
+from libra_core.planning.history_file import read_history
+from libra_core.planning.lengths import length_table
+from libra_core.planning.problem import Cluster, Costs, ModelShape, PlanningProblem, Regime
+from libra_core.types.forecast import Mode
+from libra_core.types.lengths import LengthRecord
+from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
+
+_EXAMPLES = 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A problem and where its numbers come from."""
+
+    problem: PlanningProblem
+    device: DeviceProfile
+    model: ModelFacts
+    lengths_source: str
+
+
+def load_problem(config: LibraConfig, history: Path | None = None) -> Loaded:
+    """Read what `planner` names; `history` goes before `planner.history`. Raises `ConfigError`."""
+    named = config.planner.model or config.model.path
+    if named is None:
+        raise ConfigError("planner.model is unset and so is model.path; name one, for example planner.model=qwen3_14b")
+    device, model = load_device(config.planner.device), load_model(named)
+    path = history or (Path(config.planner.history) if config.planner.history else None)
+    records = read_history(path) if path else example_records(LAWS[config.planner.lengths], _EXAMPLES)
+    source = str(path) if path else f"generated after {config.planner.lengths}"
+    return Loaded(problem=problem_of(config, records, device, model), device=device, model=model, lengths_source=source)
+
+
+def problem_of(
+    config: LibraConfig, records: Sequence[LengthRecord], device: DeviceProfile, model: ModelFacts
+) -> PlanningProblem:
+    """The problem that a configuration, a history and a device state."""
+    engines = RolloutCosts(device, model, utilization=config.rollout.gpu_memory_utilization)
+    trainer = TrainingCosts(
+        device,
+        model,
+        node_size=config.planner.gpus_per_node,
+        logprob_pass=config.training.loss.old_logprobs == "recompute",
+    )
+    degrees = tuple(2**power for power in range(config.planner.gpus_per_node.bit_length()))
+    return PlanningProblem(
+        cluster=Cluster(num_gpus=config.planner.total_gpus, gpus_per_node=config.planner.gpus_per_node),
+        model=ModelShape(
+            num_layers=model.num_layers,
+            num_experts=model.num_experts,
+            weight_bytes=model.num_parameters * model.weight_bytes_per_parameter,
+            kv_bytes_per_token=model.kv_bytes_per_token,
+        ),
+        regime=regime_of(config),
+        lengths=length_table(records, half_life_steps=config.planner.half_life_steps),
+        costs=Costs(engines=engines, trainer=trainer, moving=TransitionCosts(device, model)),
+        rollout_degrees=degrees,
+        train_degrees=degrees,
+        active=_configured(config),
+        router=_router(config),
+        drift=config.planner.drift,
+    )
+
+
+def regime_of(config: LibraConfig) -> Regime:
+    """How `rollout`, `training` and `planner` pace the run."""
+    rollout, planner = config.rollout, config.planner
+    kinds = {"search": (False, True), "always": (True,), "never": (False,)}
+    return Regime(
+        batch=rollout.groups_per_step * rollout.group_size,
+        group_size=rollout.group_size,
+        staleness=rollout.staleness,
+        age_slack=rollout.age_slack,
+        kv_fill=1.0 if rollout.kv_fill is None else rollout.kv_fill,
+        max_num_seqs=rollout.max_num_seqs,
+        longest_tokens=rollout.max_context_tokens,
+        streamed=kinds[planner.streamed],
+        modes=tuple(Mode(mode) for mode in planner.modes),
+    )
+
+
+def _configured(config: LibraConfig) -> Plan:
+    layout = config.training.layout
+    return Plan(
+        train=TrainLayout(tp=layout.tp, pp=layout.pp, dp=layout.dp, micro_batch_tokens=config.training.micro_batch_tokens),
+        rollout=RolloutLayout(engines=tuple((group.tp, group.count) for group in config.rollout.engines)),
+    )
+
+
+def _router(config: LibraConfig) -> RouterSkill | None:
+    accuracy, recall = config.planner.router_accuracy, config.planner.router_tail_recall
+    return None if accuracy is None or recall is None else RouterSkill(accuracy=accuracy, tail_recall=recall)
