@@ -7,6 +7,8 @@ from uuid import UUID
 from prefect import get_run_logger
 from prefect.artifacts import create_link_artifact, create_progress_artifact, update_progress_artifact
 
+from tasks.pictures import publish
+
 PROGRESS_ARTIFACT = "training-progress"
 MLFLOW_ARTIFACT = "mlflow-run"
 
@@ -22,7 +24,7 @@ class RunArtifacts:
     def progress(self, fraction: float) -> None:
         artifact_id = self._progress
         if artifact_id is not None:
-            _shown(lambda: update_progress_artifact(artifact_id, progress=100.0 * fraction))
+            publish("the progress", lambda: update_progress_artifact(artifact_id, progress=100.0 * fraction))
 
 
 def _shown(publish: Callable[[], Any]) -> Any:

@@ -23,6 +23,7 @@ from libra_core.tracking.run_folder import discard_run_folder, make_run_folder, 
 from libra_core.tracking.summary import RunPlace
 from libra_core.types.session import SessionRef
 from tasks.connection import backend, connect
+from tasks.pictures import flush
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,7 @@ def training_run(config: LibraConfig) -> Iterator[TrainingRun]:
             status = "KILLED"
             raise
         finally:
+            flush()
             run.recorder.finish(status)
 
 

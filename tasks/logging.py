@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from prefect import get_run_logger
 from prefect.artifacts import create_table_artifact
 
 from libra_core.tracking.metrics import iteration_metrics
@@ -11,6 +10,7 @@ from libra_core.types.reports import IterationReport
 from libra_core.types.session import SessionRef
 from tasks.connection import connect
 from tasks.options import core_task
+from tasks.pictures import publish
 
 ITERATION_ARTIFACT = "iteration-metrics"
 
@@ -26,9 +26,10 @@ def log_iteration(session: SessionRef, report: IterationReport, num_samples: int
 
 
 def show_iteration(step: int, metrics: Mapping[str, float]) -> None:
-    """A table artifact. The iteration is recorded already, so a Prefect server that is away costs only the picture."""
+    """A table artifact."""
     table = [{"metric": name, "value": round(value, 5)} for name, value in metrics.items()]
-    try:
-        create_table_artifact(key=ITERATION_ARTIFACT, table=table, description=f"### Iteration {step}")
-    except Exception as error:
-        get_run_logger().warning("Prefect did not take the table of iteration %d: %s", step, error)
+    description = f"### Iteration {step}"
+    publish(
+        f"the table of iteration {step}",
+        lambda: create_table_artifact(key=ITERATION_ARTIFACT, table=table, description=description),
+    )
