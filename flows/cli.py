@@ -40,7 +40,9 @@ app = typer.Typer(
 config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True)
 docs_app = typer.Typer(help="Documentation made from the code.", no_args_is_help=True)
 verify_app = typer.Typer(help="Checks that two computations agree.", no_args_is_help=True)
+costs_app = typer.Typer(help="The cost evaluator.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
+app.add_typer(costs_app, name="costs")
 app.add_typer(docs_app, name="docs")
 app.add_typer(verify_app, name="verify")
 
@@ -64,6 +66,21 @@ def train(
 
     parameters = TrainParameters(config=str(config), overrides=overrides or [], resume=str(resume) if resume else None)
     run_training(parameters, as_json=as_json)
+
+
+@app.command()
+@in_sentences
+def plan(
+    config: ConfigArgument,
+    overrides: SetOption = None,
+    history: Annotated[Path | None, typer.Option(help="JSONL of finished trajectories to plan for.")] = None,
+    as_json: JsonOption = False,
+    explain: Annotated[bool, typer.Option("--explain", help="List what was cut and why.")] = False,
+) -> None:
+    """Choose split, training layout and engines for a cluster, with a forecast; starts nothing."""
+    from flows.plan import run_plan
+
+    run_plan(config, overrides or [], history=history, as_json=as_json, explain=explain)
 
 
 @app.command("warm-start")
@@ -100,6 +117,32 @@ def verify_numerics(as_json: JsonOption = False) -> None:
     from flows.commands import run_verify_numerics
 
     run_verify_numerics(as_json=as_json)
+
+
+@app.command()
+@in_sentences
+def calibrate(
+    quick: Annotated[bool, typer.Option("--quick", help="Coarser grid, TP1 only: about a minute on a free host.")] = False,
+    output: Annotated[Path, typer.Option(help="Profile to write.")] = Path("runs/calibration.yaml"),
+    as_json: JsonOption = False,
+) -> None:
+    """Measure this host's engine and write the law of its steps, with the error on cells it was not fitted on."""
+    from flows.costs import run_calibrate
+
+    run_calibrate(quick=quick, output=output, as_json=as_json)
+
+
+@costs_app.command("validate")
+@in_sentences
+def costs_validate(
+    profile: Annotated[str, typer.Argument(help="a100, a800, h100, h200, cpu, or the YAML of a device.")],
+    data: Annotated[Path, typer.Argument(help="Kernel folder, or CSV of an end-to-end, training or engine measurement.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Print the error of the forecasts against measurements."""
+    from flows.costs import run_validate
+
+    run_validate(profile, data, as_json=as_json)
 
 
 @config_app.command("show")

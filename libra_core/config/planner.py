@@ -31,7 +31,8 @@ class PlannerConfig(Section):
     streamed: Literal["search", "always", "never"] = "search"
     """Whether steps are streamed, or the planner decides."""
     router_accuracy: float | None = Field(default=None, ge=0, le=1)
-    """Measured share of trajectories that the router serves in their own class; unset with `router_tail_recall`: no mixed fleets."""
+    """Measured share of trajectories that the router serves in their own class. Unset with `router_tail_recall`: no mixed fleets
+    are proposed."""
     router_tail_recall: float | None = Field(default=None, ge=0, le=1)
     """Measured share of the longest class that the router serves there."""
     drift: float = Field(default=1.3, ge=1)

@@ -3,6 +3,7 @@
 from libra_core.costs.facts import DeviceProfile, Fit, Grounding, Link, ModelFacts, Provenance
 from libra_core.costs.intervals import EngineLimits, RequestTable
 from libra_core.costs.layouts import TrainingLoad, TrainingShape
+from libra_core.costs.measured import MeasuredProfile, MeasuredRolloutCosts, read_measured
 from libra_core.costs.memory import TrainMemory
 from libra_core.costs.profiles import load_device, load_model, model_from_hf
 from libra_core.costs.rollout import RolloutCosts, StepCoefficients, scaled
@@ -15,6 +16,8 @@ __all__ = [
     "Fit",
     "Grounding",
     "Link",
+    "MeasuredProfile",
+    "MeasuredRolloutCosts",
     "ModelFacts",
     "Provenance",
     "RequestTable",
@@ -31,5 +34,6 @@ __all__ = [
     "load_model",
     "model_from_hf",
     "one_forward_one_backward",
+    "read_measured",
     "scaled",
 ]

@@ -9,6 +9,7 @@ from libra_core.costs.curves import Curve
 
 Grounding = Literal["measured", "derived", "datasheet"]
 _WEAKEST_FIRST: tuple[Grounding, ...] = ("datasheet", "derived", "measured")
+_OF_EXPERTS = ("moe", "all_to_all")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +66,12 @@ class DeviceProfile:
 
     @property
     def grounding(self) -> Grounding:
-        """The weakest grounding among its curves: a profile is `measured` only when every curve is."""
-        present = {self.provenance[name].grounding for name in self.curves}
-        return next((level for level in _WEAKEST_FIRST if level in present), "datasheet")
+        """The weakest grounding among the curves of dense models: `measured` only when every one of them is."""
+        present = {self.provenance[name].grounding for name in self.curves if name not in _OF_EXPERTS}
+        for level in _WEAKEST_FIRST:
+            if level in present:
+                return level
+        return "datasheet"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,10 +4,10 @@ For requests that start together, sorted by generated length g with prompts p an
 
 `makespan = a·steps + b·Σ g + c·Σ (p·g + r·g/2 + g²/2) + prefill + slowest tools`
 
-`steps` is the longest g when all fit at once. Otherwise the engine works in a list schedule: at least Σg/B + (1-1/B)·g_max steps
-under a sequence limit B, and Σ(final context·g)/C + (1-context/C)·g_max under C tokens of promised KV cache (Graham's bound with
-the memory held as the resource; `context` is that of the longest). Every term is a sum or a maximum over the interval, so the makespan never falls when a request
-is added.
+`steps` is the longest g when all fit at once. Otherwise the engine works in a list schedule (Graham's bound): at least
+Σg/B + (1-1/B)·g_max steps under a limit of B sequences, and Σ(final context·g)/C + (1-context/C)·g_max under C tokens of promised
+KV cache, where `context` is that of the longest request. Every term is a sum or a maximum over the interval, so the makespan
+never falls when a request is added.
 """
 
 from collections.abc import Sequence
@@ -78,9 +78,7 @@ class RequestTable:
         """
         return float(self.makespans_s(np.array([first]), np.array([last]), coefficients, limits)[0])
 
-    def makespans_s(
-        self, first: IntArray, last: IntArray, coefficients: StepCoefficients, limits: EngineLimits
-    ) -> Array:
+    def makespans_s(self, first: IntArray, last: IntArray, coefficients: StepCoefficients, limits: EngineLimits) -> Array:
         """`makespan_s` for arrays of intervals `[m]`."""
         first, stop = np.asarray(first, np.int64), np.asarray(last, np.int64) + 1
         largest = self._largest.over(first, stop)

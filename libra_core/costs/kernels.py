@@ -33,9 +33,9 @@ def prefill_attention_work(batch: Number, heads: Number, kv_heads: Number, token
 
 
 def moe_work(
-    tokens: Number, hidden: Number, expert_ffn: Number, top_k: Number, experts: Number, *, local_share: Number = 1.0
+    tokens: Number, hidden: Number, ffn: Number, top_k: Number, experts: Number, *, local_share: Number = 1.0
 ) -> tuple[Array, Array]:
-    """Gated expert feed-forward; bytes are those of the experts that `tokens` touch in expectation under uniform routing.
+    """Gated expert feed-forward; BF16 bytes are those of the experts that `tokens` touch in expectation under uniform routing.
 
     Args:
         local_share: share of the experts this GPU holds (1/ep).
@@ -43,8 +43,8 @@ def moe_work(
     tokens, experts = np.asarray(tokens, np.float64), np.asarray(experts, np.float64)
     touched = experts * local_share * (1 - (1 - np.asarray(top_k) / experts) ** tokens)
     assigned = tokens * top_k * local_share
-    flops = 6 * assigned * hidden * expert_ffn
-    return flops, 6 * touched * hidden * expert_ffn + 2 * assigned * (2 * np.asarray(hidden) + 3 * np.asarray(expert_ffn))
+    flops = 6 * assigned * hidden * ffn
+    return flops, 6 * touched * hidden * ffn + 2 * assigned * (2 * np.asarray(hidden) + 3 * np.asarray(ffn))
 
 
 def bus_bytes(operation: str, message_bytes: Number, degree: Number) -> Array:
@@ -90,9 +90,11 @@ class Kernels:
         """Routed experts of one layer on one GPU."""
         ffn = model.expert_ffn_size / tp
         flops, moved = moe_work(tokens, model.hidden_size, ffn, model.experts_per_token, model.num_experts, local_share=1.0 / ep)
-        curve = self.device.curves["moe"]
+        curve, rates = self.device.curves["moe"], self._compute
+        if model.weight_dtype == "fp8":
+            moved, rates = moved / 2, self._compute_fp8
         assigned = np.asarray(tokens, np.float64) * model.experts_per_token / model.num_experts
-        return curve.seconds(flops=flops, moved=moved, rates=self._compute, at=(np.maximum(assigned, 1e-3), ffn, model.num_experts / ep))
+        return curve.seconds(flops=flops, moved=moved, rates=rates, at=(np.maximum(assigned, 1e-3), ffn, model.num_experts / ep))
 
     def elementwise_s(self, moved: Number) -> Array:
         """One memory-bound kernel; 0.8 of the bandwidth, as aiconfigurator's device files state for both A100 and H100."""

@@ -12,6 +12,7 @@ from libra_core.costs.kernels import Kernels
 
 _GRID = [2.0 ** (exponent / 2) for exponent in range(8, 37)]
 """Tokens of a micro-batch on one rank: 16 to 262,144."""
+_LOG_GRID = [log2(tokens) for tokens in _GRID]
 _ATTENTION_TOKENS = 8192
 """Attention is timed on this many tokens of equal sequences, or on one sequence when it is longer."""
 
@@ -72,14 +73,12 @@ class LayerTimes:
 class _Table:
     """Log-log interpolation over `_GRID`."""
 
-    _grid = [log2(tokens) for tokens in _GRID]
-
     def __init__(self, seconds: Array) -> None:
         self._log = [float(value) for value in np.log2(seconds)]
 
     def at(self, tokens: float) -> float:
         where = log2(max(tokens, 1e-9))
-        grid, values = self._grid, self._log
+        grid, values = _LOG_GRID, self._log
         if where <= grid[0]:
             return float(2.0 ** values[0])
         if where >= grid[-1]:

@@ -13,7 +13,7 @@ from libra_core.costs.layouts import TrainingShape, stage_layers
 
 WEIGHT_BYTES, GRADIENT_BYTES, OPTIMIZER_BYTES = 2, 4, 12
 LOGIT_BYTES = 16
-"""Per logit: BF16 logits and their gradient, FP32 log-probs, probabilities and gradient (`engines/megatron/vocab_logprobs.py`)."""
+"""Per logit: BF16 logits and gradient, FP32 log-probs, probabilities and gradient (`engines/megatron/vocab_logprobs.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

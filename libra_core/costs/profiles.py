@@ -10,7 +10,7 @@ from typing import Any, cast
 import yaml
 
 from libra_core.costs.curves import Curve
-from libra_core.costs.facts import DeviceProfile, Grounding, Link, ModelFacts, Provenance
+from libra_core.costs.facts import DeviceProfile, Link, ModelFacts, Provenance
 from libra_core.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -35,6 +35,9 @@ _SCALARS = (
     "engine_boot_s",
 )
 _ALIASES = {"a100": "a100_sxm_80", "a800": "a800_sxm_80", "h100": "h100_sxm_80", "h200": "h200_sxm_141", "cpu": "cpu_host"}
+_MODEL_ALIASES = {"llama318b": "llama3_8b", "llama3170b": "llama3_70b", "llama3370b": "llama3_70b"}
+"""Llama 3, 3.1 and 3.3 of one size share their shape."""
+_MODEL_SUFFIXES = ("instruct", "fp8", "base", "bf16")
 Values = dict[str, Any]
 
 
@@ -55,7 +58,8 @@ def load_model(name_or_path: str | Path) -> ModelFacts:
         path = path / "config.json"
     if path.suffix == ".json":
         return model_from_hf(_read_json(path), name=path.parent.name)
-    file = _find(str(name_or_path), "model")
+    name = str(name_or_path)
+    file = path if path.is_file() else _find(_MODEL_ALIASES.get(_plain(name), name), "model")
     values = _read_yaml(file)
     try:
         return ModelFacts(**values)
@@ -113,8 +117,11 @@ def _find(name: str, kind: str) -> Path:
 
 
 def _plain(name: str) -> str:
-    """`Qwen/Qwen3-14B` and `qwen3_14b` are one name."""
-    return "".join(letter for letter in name.rsplit("/", 1)[-1].lower() if letter.isalnum())
+    """`Qwen/Qwen3-14B`, `Qwen3-14B-FP8` and `qwen3_14b` are one name."""
+    plain = "".join(letter for letter in name.rsplit("/", 1)[-1].lower() if letter.isalnum())
+    for suffix in _MODEL_SUFFIXES:
+        plain = plain.removesuffix(suffix)
+    return plain
 
 
 @lru_cache(maxsize=32)
@@ -132,6 +139,10 @@ def _device(file: Path) -> DeviceProfile:
     if "curves" in values:
         read, sources = _curves(file.parent / values["curves"])
         curves, provenance = {**curves, **read}, {**provenance, **sources}
+    for curve, lender in values.get("borrowed_curves", {}).items():
+        source = _device(_find(lender, "hardware"))
+        curves[curve] = source.curves[curve]
+        provenance[curve] = _derived(source.provenance[curve], source.name, "its efficiencies on the peaks of this device")
     missing = [name for name in _SCALARS if name not in numbers]
     if missing:
         raise ConfigError(f"{file} lacks {', '.join(missing)} under values")
@@ -141,10 +152,8 @@ def _device(file: Path) -> DeviceProfile:
 def _assembled(
     values: Values, numbers: dict[str, float], curves: dict[str, Curve], provenance: dict[str, Provenance]
 ) -> DeviceProfile:
-    links = {
-        side: Link(latency_s=numbers.pop(f"{side}_latency_s"), bytes_per_s=numbers.pop(f"{side}_bytes_per_s"))
-        for side in ("intra", "inter")
-    }
+    intra = Link(latency_s=numbers.pop("intra_latency_s"), bytes_per_s=numbers.pop("intra_bytes_per_s"))
+    inter = Link(latency_s=numbers.pop("inter_latency_s"), bytes_per_s=numbers.pop("inter_bytes_per_s"))
     gpus_per_node = int(numbers.pop("gpus_per_node"))
     return DeviceProfile(
         name=values["name"],
@@ -153,8 +162,9 @@ def _assembled(
         gpus_per_node=gpus_per_node,
         curves=curves,
         provenance=provenance,
-        **links,
-        **numbers,
+        intra=intra,
+        inter=inter,
+        **cast(dict[str, Any], numbers),
     )
 
 
@@ -209,7 +219,7 @@ def _provenance(item: Mapping[str, Any], where: str) -> Provenance:
     grounding, source = item.get("grounding"), item.get("source")
     if grounding not in _GROUNDINGS or not source:
         raise ConfigError(f"{where} needs grounding ({', '.join(_GROUNDINGS)}) and source")
-    return Provenance(grounding=cast(Grounding, grounding), source=str(source))
+    return Provenance(grounding=grounding, source=str(source))
 
 
 def _read_yaml(file: Path) -> Values:

@@ -18,6 +18,9 @@ from libra_core.errors import ConfigError
 _BATCHES = (1, 4, 8, 16, 32, 64, 128, 256)
 _CONTEXTS = (1024, 4096, 8192, 16384, 32768)
 _PREFILLS = (256, 512, 1024, 2048, 4096, 8192)
+_LONG_PROMPT = 16384.0
+_USUAL_KV_TOKENS = 250_000
+"""Range of the law of one GPU where the model does not fit one; that law only bounds those of higher degrees."""
 _LEAST_KV_TOKENS = 4096
 """An engine that cannot hold this much (or one sequence of the model's full length) is not offered."""
 
@@ -109,7 +112,14 @@ class RolloutCosts:
         return self.coefficients(tp).prefill_s(context_tokens)
 
     def decode_step_s(self, tp: int, batch: Number, context: Number) -> Array:
-        """Sum of kernels of one decode step: `batch` sequences of `context` tokens each; arrays `[n]` broadcast."""
+        """Sum of kernels of one decode step: `batch` sequences of `context` tokens each; arrays `[n]` broadcast.
+
+        Never less than the step of one GPU over `tp`: where a kernel's table would say so, it shows its own error.
+        """
+        step = self._decode_kernels_s(tp, batch, context)
+        return step if tp == 1 else np.maximum(step, self._decode_kernels_s(1, batch, context) / tp)
+
+    def _decode_kernels_s(self, tp: int, batch: Number, context: Number) -> Array:
         model, kernels = self.model, self._kernels
         heads, groups = model.num_heads / tp, max(1.0, model.num_kv_heads / tp)
         batch = np.atleast_1d(np.asarray(batch, np.float64))
@@ -169,8 +179,14 @@ class RolloutCosts:
         gather = kernels.collective_s("all_gather", 2 * rows * model.vocab_size, tp)
         return head + gather + kernels.collective_s("all_reduce_graph", 2 * rows * model.hidden_size, tp)
 
+    def _attention_s_per_pair(self, tp: int) -> float:
+        """Prefill attention of all layers at its long-context rate; short prompts barely notice it."""
+        heads, groups = self.model.num_heads / tp, max(1.0, self.model.num_kv_heads / tp)
+        one = self._kernels.prefill_attention_s(1.0, heads, groups, _LONG_PROMPT)
+        return self.model.num_layers * float(np.atleast_1d(one)[0]) / (_LONG_PROMPT**2 / 2)
+
     def _fit_coefficients(self, tp: int) -> StepCoefficients:
-        room = self.kv_tokens(tp)
+        room = self.kv_tokens(tp) or _USUAL_KV_TOKENS
         batch, context = (axis.ravel() for axis in np.meshgrid(_BATCHES, _CONTEXTS))
         fitting = batch * context <= max(room, _CONTEXTS[0])
         batch, context = batch[fitting].astype(np.float64), context[fitting].astype(np.float64)
@@ -178,16 +194,20 @@ class RolloutCosts:
             np.stack([np.ones_like(batch), batch, batch * context], axis=1), self.decode_step_s(tp, batch, context)
         )
         tokens = np.asarray(_PREFILLS, np.float64)
-        prefill, _ = nonnegative_fit(
-            np.stack([np.ones_like(tokens), tokens, tokens**2 / 2], axis=1), self.prefill_pass_s(tp, tokens)
-        )
+        per_pair = self._attention_s_per_pair(tp)
+        linear = np.maximum(self.prefill_pass_s(tp, tokens) - per_pair * tokens**2 / 2, self.device.host_s)
+        prefill, _ = nonnegative_fit(np.stack([np.ones_like(tokens), tokens], axis=1), linear)
+        if tp > 1:
+            alone = self._coefficients(1)
+            floor = (alone.a_s / tp, alone.b_s / tp, alone.c_s / tp)
+            decode = [max(value, least) for value, least in zip(decode, floor, strict=True)]
         return StepCoefficients(
             a_s=decode[0],
             b_s=decode[1],
             c_s=decode[2],
             prefill_a_s=prefill[0],
             prefill_b_s_per_token=prefill[1],
-            prefill_c_s_per_token2=prefill[2],
+            prefill_c_s_per_token2=per_pair,
             fit_error=error,
         )
 

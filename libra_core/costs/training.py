@@ -103,7 +103,7 @@ class TrainingCosts:
         logprob_pass: bool = False,
         memory_utilization: float = 0.95,
     ) -> None:
-        """`node_size` defaults to the device's GPUs per node; `logprob_pass` adds the forward pass of recomputed old log-probs."""
+        """`node_size` defaults to the device's GPUs per node; `logprob_pass` adds the pass that recomputes old log-probs."""
         self.device = device
         self.model = model
         self.node_size = node_size or device.gpus_per_node
@@ -148,9 +148,10 @@ class TrainingCosts:
             return Fit(fits=True)
         state = memory.weights_bytes + memory.gradients_bytes + memory.optimizer_bytes
         reason = (
-            f"tp {shape.tp} pp {shape.pp} dp {shape.dp} cp {shape.cp} ep {shape.ep} needs {memory.total_bytes / 1e9:.1f} GB a GPU "
-            f"({state / 1e9:.1f} state, {memory.activations_bytes / 1e9:.1f} activations, {memory.logits_bytes / 1e9:.1f} logits "
-            f"at {max(longest, shape.micro_batch_tokens):.0f} tokens), more than {room / 1e9:.1f} GB"
+            f"tp {shape.tp} pp {shape.pp} dp {shape.dp} cp {shape.cp} ep {shape.ep} needs {memory.total_bytes / 1e9:.1f} "
+            f"GB a GPU ({state / 1e9:.1f} state, {memory.activations_bytes / 1e9:.1f} activations, "
+            f"{memory.logits_bytes / 1e9:.1f} logits at {max(longest, shape.micro_batch_tokens):.0f} tokens), "
+            f"more than {room / 1e9:.1f} GB"
         )
         return Fit(fits=False, reason=reason)
 
@@ -200,7 +201,7 @@ class TrainingCosts:
             return 0.0
         spread = shape.tp if shape.sequence_parallel else 1
         message = 2.0 * local_tokens / spread * self.model.experts_per_token * self.model.hidden_size
-        if shape.ep * 1 <= self.node_size:
+        if shape.ep <= self.node_size:
             return 2 * float(self._kernels.collective_s("all_to_all", message, _measured_degree(shape.ep)))
         leaving = message * (1 - self.node_size / shape.ep)
         return 2 * (self.device.inter.latency_s + leaving / self.device.inter.bytes_per_s)

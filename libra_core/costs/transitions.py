@@ -50,7 +50,7 @@ class TransitionCosts:
         return WORLD_START_S + state / self.device.loading_bytes_per_s
 
     def replica_join_s(self, train: TrainingShape) -> float:
-        """A hybrid replica receives weights and whole optimizer state of its shards over the inter-node link and starts its world."""
+        """A hybrid replica starts its world and receives weights and whole optimizer state of its shards between nodes."""
         held = stage_parameters(self.model, train, first=True, last=train.pp == 1).total
         return WORLD_START_S + held * (WEIGHT_BYTES + OPTIMIZER_BYTES) / self.device.inter.bytes_per_s
 

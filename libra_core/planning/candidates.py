@@ -15,7 +15,6 @@ from libra_core.planning.training_tree import Cuts, TrainLeaf, best_leaf, shape_
 from libra_core.types.forecast import Candidate, Forecast, Mode
 from libra_core.types.plan import Plan, RolloutLayout
 
-_ALL_SIZES_UP_TO = 64
 _MOST_STRATA = 1024
 
 
@@ -56,25 +55,9 @@ def _against_degree(problem: PlanningProblem, tp: int) -> str:
     return f"KV cache of {room:,} tokens, but a trajectory may have {longest:,}" if room < longest else ""
 
 
-def coarse_sizes(problem: PlanningProblem) -> list[int]:
-    """Training sizes to look at first: all in a small cluster, else whole nodes and the sizes below one node."""
-    total, node = problem.cluster.num_gpus, problem.cluster.gpus_per_node
-    if total <= _ALL_SIZES_UP_TO:
-        return list(range(1, total + 1))
-    return sorted({*(size for size in (1, 2, 4) if size < node), *range(node, total, node), total})
-
-
-def finer_sizes(problem: PlanningProblem, around: Sequence[int]) -> list[int]:
-    """Every size within a node of the given ones that the coarse look left out."""
-    total, node = problem.cluster.num_gpus, problem.cluster.gpus_per_node
-    if total <= _ALL_SIZES_UP_TO:
-        return []
-    near = {size for middle in around for size in range(max(1, middle - node + 1), min(total, middle + node))}
-    return sorted(near - set(coarse_sizes(problem)))
-
-
-def train_leaves(bench: Bench, sizes: Sequence[int], cuts: Cuts) -> dict[int, TrainLeaf]:
-    """`{GPUs: fastest layout on exactly so many}` of the sizes that have one."""
+def train_leaves(bench: Bench, cuts: Cuts) -> dict[int, TrainLeaf]:
+    """`{GPUs: fastest layout on exactly so many}` of every size of training that has one, up to the whole cluster."""
+    sizes = range(1, bench.problem.cluster.num_gpus + 1)
     found = {size: best_leaf(bench.problem, size, bench.load, cuts) for size in sizes}
     return {size: leaf for size, leaf in found.items() if leaf is not None}
 

@@ -1,7 +1,8 @@
 """The plan: mode, split, training layout, fleet, slots, kind of step and hybrid replicas chosen together.
 
 Homogeneous fleets of every degree are evaluated for every split; mixed fleets only against a router whose errors are known.
-Within 1e-6 of the least iteration time the plan with the fewest restarted GPUs wins, then the one with fewest engines.
+Within 1e-6 of the least iteration time (equal fleets behind a binding trainer) the plan with the fewest restarted GPUs wins, then
+the one whose rollout has more slack in steps of 5 %, then the one with fewest engines.
 """
 
 from collections.abc import Sequence
@@ -15,8 +16,6 @@ from libra_core.planning.candidates import (
     Choice,
     candidate_of,
     choices_of,
-    coarse_sizes,
-    finer_sizes,
     open_bench,
     options_of,
     train_leaves,
@@ -32,9 +31,9 @@ from libra_core.types.forecast import Candidate, Mode, PlanReport, Relaxation
 from libra_core.types.plan import Plan
 
 TIE = 1e-6
+_SLACK = 0.05
 RUNNER_UPS = 5
-_REFINED = 3
-_SPLITS_FOR_MIXED = 4
+_SPLITS_FOR_MIXED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +48,10 @@ class Evaluated:
         """Row numbers, best first; ties as the module says."""
         times = self.solution.t_iter_s
         level = np.floor(np.log(times / times.min()) / TIE)
+        others = np.maximum(np.maximum(self.solution.fleet_s, self.solution.slowest_s), self.solution.group_s)
+        load = np.ceil(others / times / _SLACK)
         keys = [
-            (level[row], _moved_gpus(active, choice), choice.engines, choice.mode is Mode.COLOCATED, times[row], row)
+            (level[row], _moved_gpus(active, choice), load[row], choice.engines, choice.mode is Mode.COLOCATED, row)
             for row, choice in enumerate(self.choices)
         ]
         return [key[-1] for key in sorted(keys)]
@@ -60,16 +61,11 @@ def plan_resources(problem: PlanningProblem) -> PlanReport:
     """The best plan with forecast, runner-ups and reasons. Raises `ResourceError` when nothing is feasible."""
     cuts = Cuts()
     bench = open_bench(problem, cuts)
-    leaves = train_leaves(bench, coarse_sizes(problem), cuts)
-    found = _evaluate(bench, leaves, cuts)
-    finer = finer_sizes(problem, [found.choices[row].leaf.layout.num_gpus for row in found.ranked(problem.active)[:_REFINED]])
-    if finer:
-        leaves = dict(sorted((leaves | train_leaves(bench, finer, cuts)).items()))
-        found = _evaluate(bench, leaves, cuts)
+    found = _evaluate(bench, train_leaves(bench, cuts), cuts)
     ranked = _distinct(found, found.ranked(problem.active))
     homogeneous = [candidate_of(bench, found.choices[row], found.solution, row) for row in ranked[: RUNNER_UPS + 1]]
     mixed, notes = mixed_candidates(bench, _splits(found, ranked))
-    best, runner_ups = _choose(homogeneous, mixed, problem)
+    best, runner_ups = _choose(homogeneous, mixed)
     plan = _with_hybrid(best, found, bench)
     return PlanReport(
         best=plan,
@@ -86,7 +82,7 @@ def evaluate_all(problem: PlanningProblem) -> tuple[Bench, Evaluated]:
     """Every homogeneous candidate with its fixed point; for studies and checks."""
     cuts = Cuts()
     bench = open_bench(problem, cuts)
-    return bench, _evaluate(bench, train_leaves(bench, coarse_sizes(problem), cuts), cuts)
+    return bench, _evaluate(bench, train_leaves(bench, cuts), cuts)
 
 
 def _evaluate(bench: Bench, leaves: dict[int, TrainLeaf], cuts: Cuts) -> Evaluated:
@@ -106,7 +102,9 @@ def _why_nothing(bench: Bench, leaves: dict[int, TrainLeaf], cuts: Cuts) -> str:
         told = cuts.examples.get("memory") or (rules[0].example if rules else "no degree is allowed")
         missing = f"no training layout fits ({told})"
     else:
-        missing = f"the smallest training layout needs {min(leaves)} GPUs and leaves no engine of tp {min(bench.curves)} its place"
+        missing = (
+            f"the smallest training layout needs {min(leaves)} GPUs and leaves no engine of tp {min(bench.curves)} its place"
+        )
     return f"no plan for {total} GPUs: {missing}; use more GPUs or a smaller model, or shorten rollout.max_context_tokens"
 
 
@@ -133,9 +131,7 @@ def _splits(found: Evaluated, ranked: Sequence[int]) -> list[Choice]:
     return list(chosen.values())
 
 
-def _choose(
-    homogeneous: Sequence[Candidate], mixed: Sequence[Candidate], problem: PlanningProblem
-) -> tuple[Candidate, tuple[Candidate, ...]]:
+def _choose(homogeneous: Sequence[Candidate], mixed: Sequence[Candidate]) -> tuple[Candidate, tuple[Candidate, ...]]:
     """A mixed fleet must be faster by more than a tie; among homogeneous ones the order is already settled."""
     faster = [item for item in mixed if item.forecast.t_iter_s < homogeneous[0].forecast.t_iter_s * (1 - TIE)]
     best = min(faster, key=lambda item: item.forecast.t_iter_s, default=homogeneous[0])

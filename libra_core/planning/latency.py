@@ -2,10 +2,11 @@
 
 For `lam` trajectories a second and engine, Little's law gives the decode batch
 `B = lam·g·a / (1 - lam·p - lam·g·(b + c·ctx))` and each trajectory the latency
-`L_i = (s(B)·g_i + p_i)/(1 - lam·p) + tools_i` (`notes/study.md` section 2). The latency of every fleet of equal engines depends on
-`lam` alone, so it is tabulated once a degree and interpolated for all splits, modes and iteration times.
+`L_i = (s(B)·g_i + p_i)/(1 - lam·p) + tools_i` (`notes/study.md` section 2). The latency of every fleet of equal engines depends
+on `lam` alone, so it is tabulated once a degree and interpolated for all splits, modes and iteration times.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -137,10 +138,10 @@ def latency_curve(law: EngineLaw, lengths: LengthTable, regime: Regime) -> Laten
     )
 
 
-def expected_maximum(values: Floats, weight: Floats, draws: int) -> float:
-    """E[max] of `draws` independent draws from values `[n]` with shares `weight` `[n]`."""
+def expected_maxima(values: Floats, weight: Floats, draws: Sequence[int]) -> list[float]:
+    """E[max] of so many independent draws, each, from values `[n]` with shares `weight` `[n]`."""
     ordered, shares = _sorted(values[None, :], weight)
-    return float(_expected_maximum(ordered, shares, draws)[0])
+    return [float(_expected_maximum(ordered, shares, count)[0]) for count in draws]
 
 
 def _sorted(values: Floats, weight: Floats) -> tuple[Floats, Floats]:

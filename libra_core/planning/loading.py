@@ -49,9 +49,7 @@ def load_problem(config: LibraConfig, history: Path | None = None) -> Loaded:
     return Loaded(problem=problem_of(config, records, device, model), device=device, model=model, lengths_source=source)
 
 
-def problem_of(
-    config: LibraConfig, records: Sequence[LengthRecord], device: DeviceProfile, model: ModelFacts
-) -> PlanningProblem:
+def problem_of(config: LibraConfig, records: Sequence[LengthRecord], device: DeviceProfile, model: ModelFacts) -> PlanningProblem:
     """The problem that a configuration, a history and a device state."""
     engines = RolloutCosts(device, model, utilization=config.rollout.gpu_memory_utilization)
     trainer = TrainingCosts(
@@ -66,7 +64,7 @@ def problem_of(
         model=ModelShape(
             num_layers=model.num_layers,
             num_experts=model.num_experts,
-            weight_bytes=model.num_parameters * model.weight_bytes_per_parameter,
+            weight_bytes=model.weight_bytes,
             kv_bytes_per_token=model.kv_bytes_per_token,
         ),
         regime=regime_of(config),

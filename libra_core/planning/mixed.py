@@ -4,7 +4,7 @@ The partition assumes known lengths. What a fleet is worth depends on where the 
 the longest ones, so the iteration time is computed on the distribution of latencies that its confusion leaves.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from libra_core.costs.api import EngineLimits, RequestTable, StepCoefficients
 from libra_core.planning.confusion import RouterSkill
-from libra_core.planning.latency import EngineLaw, engine_law, expected_maximum
+from libra_core.planning.latency import EngineLaw, engine_law, expected_maxima
 from libra_core.planning.lengths import LengthTable
 from libra_core.planning.objective import Paces, combine
 from libra_core.planning.problem import EngineCosts, Regime
@@ -22,7 +22,7 @@ from libra_core.types.forecast import Terms
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_BISECTIONS = 30
+_BISECTIONS = 24
 _MOST_REQUESTS = 512
 
 
@@ -56,9 +56,7 @@ def planning_requests(lengths: LengthTable, regime: Regime) -> LengthTable:
 
 def interval_cost(costs: EngineCosts, requests: LengthTable, regime: Regime) -> IntervalCost:
     """Makespans of intervals of `planning_requests`, each request counted as often as it stands for."""
-    table = RequestTable(
-        requests.prompt_tokens, requests.generated_tokens, requests.tool_tokens, requests.tool_s, requests.turns
-    )
+    table = RequestTable(requests.prompt_tokens, requests.generated_tokens, requests.tool_tokens, requests.tool_s, requests.turns)
     times = regime.batch / len(requests)
 
     def cost(tp: int, first: Ints, last: Ints) -> Floats:
@@ -111,17 +109,11 @@ def solve_mixed(classes: Sequence[FleetClass], pace: Paces, regime: Regime) -> M
     )
 
 
-def engine_counts(classes: Sequence[FleetClass]) -> Mapping[int, int]:
-    """`{tp: engines}`."""
-    return {item.tp: item.engines for item in classes}
-
-
 def _bound(classes: Sequence[FleetClass], pace: Paces, regime: Regime, t_iter_s: float) -> tuple[float, float, float, float]:
     values = [item.law.latencies(_rate(item, pace, regime, t_iter_s), item.lengths)[0] for item in classes]
     weights = np.concatenate([item.lengths.weight * item.share for item in classes])
     latencies = np.concatenate(values)
-    of_batch = expected_maximum(latencies, weights, regime.batch)
-    of_group = expected_maximum(latencies, weights, regime.group_size)
+    of_batch, of_group = expected_maxima(latencies, weights, (regime.batch, regime.group_size))
     slowest, group = combine(np.array([of_batch]), np.array([of_group]), pace, regime)
     return float(max(slowest[0], group[0])), float(slowest[0]), float(group[0]), of_batch
 

@@ -22,18 +22,19 @@ def mixed_candidates(bench: Bench, splits: Sequence[Choice]) -> tuple[list[Candi
     requests = planning_requests(problem.lengths, problem.regime)
     cost = interval_cost(problem.costs.engines, requests, problem.regime)
     solver = PartitionSolver(len(requests), tuple(bench.curves), cost)
-    found: list[Candidate] = []
-    best_known = float("inf")
+    found: list[tuple[Candidate, Choice, Partition]] = []
     for split in splits:
         partition = solver.solve(problem.cluster.num_gpus - split.leaf.layout.num_gpus)
-        if partition is None or not _is_mixed(partition) or not _fits(bench, split, partition):
-            continue
-        found.append(_judged(bench, split, partition, problem.router))
-        oracle = _judged(bench, split, partition, ORACLE)
-        best_known = min(best_known, oracle.forecast.t_iter_s)
+        if partition is not None and _is_mixed(partition) and _fits(bench, split, partition):
+            found.append((_judged(bench, split, partition, problem.router), split, partition))
     if not found:
-        return [], ("the exact partition on the best splits is a homogeneous fleet",)
-    return found, (f"with lengths known beforehand the best mixed fleet would take {best_known:.1f} s per iteration",)
+        return [], ("the exact partition on the best splits is a homogeneous fleet or does not fit the nodes",)
+    best, split, partition = min(found, key=lambda item: item[0].forecast.t_iter_s)
+    known = _judged(bench, split, partition, ORACLE).forecast.t_iter_s
+    note = (
+        f"the best mixed fleet takes {best.forecast.t_iter_s:.1f} s with this router, {known:.1f} s with lengths known beforehand"
+    )
+    return [item for item, _, _ in found], (note,)
 
 
 def _is_mixed(partition: Partition) -> bool:

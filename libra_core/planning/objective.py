@@ -159,9 +159,7 @@ def _fleet_s(options: Options, curves: Mapping[int, LatencyCurve], regime: Regim
     return regime.batch / options.engines * work
 
 
-def _latency_bound(
-    options: Options, curves: Mapping[int, LatencyCurve], regime: Regime, pace: Paces, t_iter: Floats
-) -> Floats:
+def _latency_bound(options: Options, curves: Mapping[int, LatencyCurve], regime: Regime, pace: Paces, t_iter: Floats) -> Floats:
     slowest, group, _ = _latency_terms(options, curves, regime, pace, t_iter)
     return np.maximum(slowest, group)
 

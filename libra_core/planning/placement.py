@@ -39,7 +39,7 @@ def most_engines(cluster: Cluster, train: TrainLayout | None, tp: int) -> int:
 
 
 def place(cluster: Cluster, plan: Plan, *, shared: bool = False) -> tuple[GpuGroup, ...]:
-    """Nodes and GPUs of every TP group; `shared` places both sides on the same GPUs. Raises `ResourceError` if they do not fit."""
+    """Nodes and GPUs of every TP group; `shared`: both sides on the same GPUs. Raises `ResourceError` if they do not fit."""
     train = [(plan.train.tp, TRAIN, index) for index in range(plan.train.num_gpus // plan.train.tp)]
     engines = [(tp, ENGINE, index) for index, tp in enumerate(plan.rollout.degrees)]
     if shared:

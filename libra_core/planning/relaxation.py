@@ -8,9 +8,11 @@ from libra_core.planning.objective import BIAS, solve
 from libra_core.planning.problem import Regime
 from libra_core.types.forecast import Mode, Relaxation, Term
 
+_HELPS = 0.999
+
 
 def relaxations(binding: Term, best: Choice, choices: Sequence[Choice], bench: Bench) -> tuple[Relaxation, ...]:
-    """The changes that the binding term answers to, most helpful first; GPUs named here come on top of the cluster's."""
+    """The changes of the binding term that help, most helpful first; GPUs named here come on top of the cluster's."""
     regime = bench.problem.regime
     match binding:
         case Term.TRAINER:
@@ -22,7 +24,8 @@ def relaxations(binding: Term, best: Choice, choices: Sequence[Choice], bench: B
         case Term.GROUP_LATENCY:
             looser = replace(regime, staleness=regime.staleness + 1)
             found = [_relaxed(f"staleness η = {looser.staleness}", best, bench, looser), *_lower_latency(best, bench)]
-    return tuple(sorted(found, key=lambda item: item.t_iter_s))
+    now = _relaxed("", best, bench, regime).t_iter_s
+    return tuple(sorted((item for item in found if item.t_iter_s < now * _HELPS), key=lambda item: item.t_iter_s))
 
 
 def _more_training(best: Choice, choices: Sequence[Choice], bench: Bench) -> list[Relaxation]:

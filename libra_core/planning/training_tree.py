@@ -54,27 +54,35 @@ def best_leaf(problem: PlanningProblem, num_gpus: int, load: TrainingLoad, cuts:
 
 
 def leaves(problem: PlanningProblem, num_gpus: int, load: TrainingLoad, cuts: Cuts) -> Iterator[TrainLeaf]:
-    """Every layout on exactly `num_gpus` GPUs that survives the pruning, least model parallelism first."""
-    for tp in problem.train_degrees:
-        if num_gpus % tp:
-            cuts.add("tp divides the GPUs", f"{num_gpus} GPUs, tp {tp}", f"{num_gpus} is not a multiple of {tp}")
-        elif problem.cluster.groups_of(tp) * tp < num_gpus:
-            cuts.add("tp inside a node", f"{num_gpus} GPUs, tp {tp}", "that many groups would have to span nodes")
-        else:
-            yield from _below_tp(problem, num_gpus // tp, tp, load, cuts)
+    """Every layout on exactly `num_gpus` GPUs that survives the pruning, least model parallelism first.
+
+    Context parallelism is tried only where nothing fits without it: its exchange is not in the cost evaluator, so it would look
+    free.
+    """
+    for cp in _CONTEXT_DEGREES:
+        if num_gpus % cp:
+            continue
+        found = [leaf for tp in problem.train_degrees for leaf in _below_tp(problem, num_gpus, (tp, cp), load, cuts)]
+        yield from found
+        if found:
+            break
 
 
-def _below_tp(problem: PlanningProblem, rest: int, tp: int, load: TrainingLoad, cuts: Cuts) -> Iterator[TrainLeaf]:
-    for ep in _expert_degrees(problem.model.num_experts, rest * tp):
+def _below_tp(
+    problem: PlanningProblem, num_gpus: int, degrees: tuple[int, int], load: TrainingLoad, cuts: Cuts
+) -> Iterator[TrainLeaf]:
+    tp, cp = degrees
+    if num_gpus % (tp * cp):
+        cuts.add("tp divides the GPUs", f"{num_gpus} GPUs, tp {tp}", f"{num_gpus} is not a multiple of {tp * cp}")
+        return
+    if problem.cluster.groups_of(tp) * tp < num_gpus:
+        cuts.add("tp inside a node", f"{num_gpus} GPUs, tp {tp}", "that many groups would have to span nodes")
+        return
+    rest = num_gpus // tp // cp
+    for ep in _expert_degrees(problem.model.num_experts, num_gpus):
         for pp in _stage_counts(problem, rest, tp, cuts):
-            for cp in _CONTEXT_DEGREES:
-                if (rest // pp) % cp:
-                    continue
-                shape = TrainingShape(tp=tp, ep=ep, pp=pp, cp=cp, dp=rest // pp // cp)
-                fitting = list(_micro_batches(problem, shape, load, cuts))
-                yield from fitting
-                if fitting:
-                    break  # context parallelism only costs time where a smaller degree fits
+            shape = TrainingShape(tp=tp, ep=ep, pp=pp, cp=cp, dp=rest // pp)
+            yield from _micro_batches(problem, shape, load, cuts)
 
 
 def _expert_degrees(num_experts: int, num_gpus: int) -> list[int]:

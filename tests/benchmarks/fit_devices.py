@@ -28,7 +28,11 @@ GEMM_KNOTS = [[1, 16, 64, 256, 1024, 8192], [128, 1024, 4096, 16384], [128, 1024
 KNOTS: dict[str, list[list[float]]] = {
     "gemm_bf16": GEMM_KNOTS,
     "gemm_fp8": GEMM_KNOTS,
-    "decode_attention": [[1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096], [16, 64, 256, 1024, 4096, 16384, 65536], [1, 2, 4, 8, 16, 64]],
+    "decode_attention": [
+        [1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096],
+        [16, 64, 256, 1024, 4096, 16384, 65536],
+        [1, 2, 4, 8, 16, 64],
+    ],
     "prefill_attention": [[1, 16, 128, 1024, 8192], [16, 256, 1024, 4096, 16384]],
     "moe": [[0.0625, 0.25, 1, 4, 16, 64, 512], [96, 384, 1536, 6144], [8, 32, 128]],
     **{name: [SIZES, [2, 4, 8]] for name in ("all_reduce_graph", "all_reduce", "all_gather", "reduce_scatter", "all_to_all")},
@@ -95,7 +99,7 @@ def as_yaml(curve: Curve, error: float, source: str) -> dict[str, Any]:
 def fit_device(name: str, folder: Path, only: str | None) -> dict[str, Any]:
     device = load_device(HARDWARE / f"{name}.yaml")
     fitted: dict[str, Any] = {}
-    for rows in read_kernels(folder):
+    for rows in read_kernels(folder, device.name.split("-", 1)[0]):
         if only not in (None, rows.curve) or rows.curve not in KNOTS:
             continue
         held_out = rows.held_out()

@@ -1,6 +1,6 @@
 """How much contiguous intervals lose against all assignments of requests to engines, on random small cases.
 
-    python tests/benchmarks/partition_gap.py [--cases 300] [--json]
+python tests/benchmarks/partition_gap.py [--cases 300] [--json]
 """
 
 import argparse
@@ -13,9 +13,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.partitions import PlainCost, best_assignment, random_cost
-
 from libra_core.planning.rollout_partition import solve_partition
+from support.partitions import PlainCost, best_assignment, random_cost
 
 DEGREES = (1, 2, 4, 8)
 LAWS = {

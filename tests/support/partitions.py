@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 
@@ -68,13 +68,16 @@ def best_contiguous(cost: PlainCost, num_requests: int, degrees: Sequence[int], 
     """Least makespan over all fleets, orders of engines and borders."""
     best = float("inf")
     known = {
-        (tp, a, b): cost.of(tp, range(a, b)) for tp in degrees for a in range(num_requests) for b in range(a + 1, num_requests + 1)
+        (tp, a, b): cost.of(tp, range(a, b))
+        for tp in degrees
+        for a in range(num_requests)
+        for b in range(a + 1, num_requests + 1)
     }
     for count in range(1, min(num_requests, num_gpus) + 1):
         orders = list(fleets(num_gpus, degrees, count))
         for cut in combinations(range(1, num_requests), count - 1):
             borders = [0, *cut, num_requests]
-            parts = list(zip(borders, borders[1:], strict=False))
+            parts = list(pairwise(borders))
             for order in orders:
                 best = min(best, max(known[tp, a, b] for tp, (a, b) in zip(order, parts, strict=True)))
     return best

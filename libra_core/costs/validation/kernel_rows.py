@@ -65,13 +65,27 @@ class KernelRows:
         )
 
 
-def read_kernels(folder: Path) -> Iterator[KernelRows]:
-    """Every table under `folder` that a curve exists for; raises `ConfigError` when there is none."""
+def read_kernels(folder: Path, device: str) -> Iterator[KernelRows]:
+    """Rows of one device in every table under `folder` that a curve exists for.
+
+    Args:
+        device: what the `device` column of the table contains, for example `A100`.
+
+    Raises:
+        ConfigError: when there is no table, or none of this device.
+    """
+    others: set[str] = set()
     found = False
     for name, reader in _READERS.items():
         for file in sorted(folder.rglob(f"{name}.parquet")):
-            found = True
-            yield from reader(_table(file))
+            table = _table(file)
+            own = np.array([device.lower() in str(value).lower() for value in table["device"]])
+            others.update(str(value) for value in np.unique(table["device"][~own].astype(str)))
+            if own.any():
+                found = True
+                yield from reader(_where(table, own))
+    if not found and others:
+        raise ConfigError(f"{folder} was measured on {', '.join(sorted(others))}, not on {device}")
     if not found:
         raise ConfigError(f"{folder} holds none of {', '.join(f'{name}.parquet' for name in _READERS)}")
 
@@ -80,7 +94,7 @@ def _table(file: Path) -> Table:
     table = parquet.read_table(file)
     columns = {}
     for name in table.column_names:
-        values = np.array(table[name].to_pylist())
+        values = table[name].to_numpy()
         columns[name] = values.astype(np.float64) if values.dtype.kind in "iuf" else values
     return columns
 

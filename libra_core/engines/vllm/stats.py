@@ -48,7 +48,7 @@ class EngineCounters:
 
     def expect_preemptions(self) -> None:
         """A publication is about to send every running request back to recompute its context; that is not want of memory."""
-        self._expected_preemptions = self._running
+        self._expected_preemptions = self._unfinished
 
     def _share_time(self, iteration_stats: Any) -> None:
         """Every computed token passes through the same layers, so the step's time is split by their number."""

@@ -85,6 +85,18 @@ def test_overlapping_requests_count_as_busy_once() -> None:
     assert counters.snapshot(EngineId("e0"), PolicyVersion(0)).busy_s == first
 
 
+def test_requests_that_a_swap_sends_back_are_no_preemptions_even_before_their_first_step() -> None:
+    counters = EngineCounters()
+    counters.request_started()
+    counters.request_started()
+    counters.expect_preemptions()
+    prompt = SimpleNamespace(total=0, cached_tokens=0)
+    counters.record(None, SimpleNamespace(num_generation_tokens=0, prompt_token_stats=prompt, num_preempted_reqs=2))
+    assert counters.snapshot(EngineId("e0"), PolicyVersion(0)).preemptions == 0
+    counters.record(None, SimpleNamespace(num_generation_tokens=0, prompt_token_stats=prompt, num_preempted_reqs=1))
+    assert counters.snapshot(EngineId("e0"), PolicyVersion(0)).preemptions == 1
+
+
 def test_a_paused_engine_is_not_busy_whatever_waits_in_it() -> None:
     counters = EngineCounters()
     counters.request_started()

@@ -178,3 +178,10 @@ def test_a_prefix_computed_again_is_counted_in_whole_blocks() -> None:
     assert trajectory.context_tokens == 3 + 7 + 11
     assert trajectory.cached_tokens == 4
     assert trajectory.reprefilled_tokens == 8
+
+
+def test_the_last_sampled_token_of_a_turn_does_not_count_as_computed() -> None:
+    size = RolloutConfig().block_size
+    filled = tuple(range(100, 100 + size - len(PROMPT.token_ids) - 1))  # with the call's token the context is one whole block
+    again, _ = run_loop([turn(*filled, CALL), turn(11, END)], max_new_tokens=100, max_context_tokens=200)
+    assert again.reprefilled_tokens == 0

@@ -1,0 +1,58 @@
+"""`libra costs` and `libra calibrate`: how far the cost evaluator is from measurements, and measurements of this host."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from flows.output import json_output
+from libra_core.config.loading import process_environment
+from libra_core.costs.measured import write_measured
+from libra_core.costs.validation.dispatch import validate
+from libra_core.costs.validation.report import ValidationReport
+
+
+def run_validate(profile: str, data: Path, *, as_json: bool) -> None:
+    """Print the errors of one file of measurements, and which of its rows were comparable."""
+    with json_output(as_json) as emit:
+        report = validate(profile, data)
+        if not as_json:
+            _show(report)
+        emit(report.as_json())
+
+
+def run_calibrate(*, quick: bool, output: Path, as_json: bool) -> None:
+    """Measure this host's engine and store the profile."""
+    process_environment(Path("runs"), quiet=True)
+    console = Console(stderr=True)
+    with json_output(as_json) as emit:
+        from libra_core.engines.calibration.calibrate import QUICK, Grid, calibrate
+
+        profile = calibrate(QUICK if quick else Grid(), lambda line: console.print(line, highlight=False))
+        write_measured(profile, output)
+        if not as_json:
+            for engine in profile.engines:
+                law = engine.coefficients
+                console.print(
+                    f"TP{engine.tp}: step {law.a_s * 1e3:.2f} ms + {law.b_s * 1e6:.1f} us a sequence + "
+                    f"{law.c_s * 1e9:.1f} ns a token of context; held-out median error {engine.held_out_median_error:.1%}",
+                    highlight=False,
+                )
+            console.print(f"written to {output}", highlight=False)
+        emit(asdict(profile))
+
+
+def _show(report: ValidationReport) -> None:
+    table = Table(title=f"{report.device} against {report.file}")
+    for column in ("quantity", "rows", "median |error|", "p90 |error|", "median error", "bound", "note"):
+        table.add_column(column)
+    for item in report.figures:
+        bound = "" if item.bound is None else f"{item.bound:.0%} {'kept' if item.within else 'BROKEN'}"
+        errors = (f"{value:.1%}" for value in (item.median_abs_error, item.p90_abs_error, item.median_error))
+        table.add_row(item.quantity, str(item.rows), *errors, bound, item.note)
+    console = Console()
+    console.print(table)
+    console.print(f"compared: {report.comparable}", soft_wrap=True)
+    for reason, rows in report.left_out.items():
+        console.print(f"left out: {rows} rows, {reason}", soft_wrap=True)

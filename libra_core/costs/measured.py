@@ -1,0 +1,165 @@
+"""Engines of one model as `libra calibrate` measured them: the law of a step, fitted and judged on cells that it never saw."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from libra_core.costs.curves import Array
+from libra_core.costs.facts import Fit
+from libra_core.costs.least_squares import nonnegative_fit
+from libra_core.costs.rollout import StepCoefficients
+from libra_core.errors import ConfigError
+
+PROFILE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeCell:
+    """Mean decode step at one batch and one mean context."""
+
+    batch: int
+    context_tokens: float
+    """Of all sequences together."""
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillCell:
+    """One fresh prompt to its first token."""
+
+    prompt_tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLawFit:
+    """An engine of one degree."""
+
+    tp: int
+    kv_tokens: int
+    coefficients: StepCoefficients
+    held_out_median_error: float
+    """Each decode cell forecast by the law of all other cells."""
+    num_cells: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredProfile:
+    """What `libra calibrate` writes."""
+
+    version: int
+    host: str
+    model: str
+    measured_on: str
+    clock: str
+    """`cpu` seconds of the engine's process on a shared host, else `wall`."""
+    software: Mapping[str, str]
+    engines: tuple[EngineLawFit, ...]
+    max_context_tokens: int
+
+
+def fit_engine(tp: int, kv_tokens: int, decode: Sequence[DecodeCell], prefill: Sequence[PrefillCell]) -> EngineLawFit:
+    """Non-negative relative least squares of both laws; at least four decode cells and three prefill cells."""
+    at = np.array([[1.0, cell.batch, cell.context_tokens] for cell in decode])
+    steps = np.array([cell.step_s for cell in decode])
+    law, mean_error = nonnegative_fit(at, steps)
+    tokens = np.array([float(cell.prompt_tokens) for cell in prefill])
+    first, _ = nonnegative_fit(
+        np.stack([np.ones_like(tokens), tokens, tokens**2 / 2], axis=1), np.array([cell.seconds for cell in prefill])
+    )
+    return EngineLawFit(
+        tp=tp,
+        kv_tokens=kv_tokens,
+        coefficients=StepCoefficients(
+            a_s=law[0],
+            b_s=law[1],
+            c_s=law[2],
+            prefill_a_s=first[0],
+            prefill_b_s_per_token=first[1],
+            prefill_c_s_per_token2=first[2],
+            fit_error=mean_error,
+        ),
+        held_out_median_error=float(np.median(np.abs(_left_out(at, steps) / steps - 1))),
+        num_cells=len(decode),
+    )
+
+
+def _left_out(at: Array, steps: Array) -> Array:
+    """Forecast of each row by the law of the others, `[n]`."""
+    forecast = np.empty_like(steps)
+    for index in range(len(steps)):
+        others = np.arange(len(steps)) != index
+        law, _ = nonnegative_fit(at[others], steps[others])
+        forecast[index] = at[index] @ np.asarray(law)
+    return forecast
+
+
+class MeasuredRolloutCosts:
+    """Stands in for `RolloutCosts` where a host was calibrated."""
+
+    def __init__(self, profile: MeasuredProfile) -> None:
+        self._engines = {engine.tp: engine for engine in profile.engines}
+
+    def coefficients(self, tp: int) -> StepCoefficients:
+        """Raises `ConfigError` for a degree that was not measured."""
+        return self._engine(tp).coefficients
+
+    def kv_tokens(self, tp: int, utilization: float | None = None) -> int:
+        """As the engine reported it; `utilization` has no say in a cache of fixed size."""
+        del utilization
+        return self._engine(tp).kv_tokens
+
+    def fits(self, tp: int) -> Fit:
+        measured = ", ".join(str(degree) for degree in sorted(self._engines))
+        return Fit(fits=True) if tp in self._engines else Fit(fits=False, reason=f"tp {tp} was not measured, only tp {measured}")
+
+    def degrees(self) -> tuple[int, ...]:
+        return tuple(sorted(self._engines))
+
+    def _engine(self, tp: int) -> EngineLawFit:
+        fit = self.fits(tp)
+        if not fit.fits:
+            raise ConfigError(fit.reason)
+        return self._engines[tp]
+
+
+def write_measured(profile: MeasuredProfile, file: Path) -> None:
+    """Store as YAML, all or nothing."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    values = asdict(profile)
+    values["engines"] = [dict(engine) for engine in values["engines"]]
+    part = file.with_name(f".{file.name}.part")
+    part.write_text(yaml.safe_dump(values, sort_keys=False))
+    part.replace(file)
+
+
+def read_measured(file: Path, *, software: Mapping[str, str] | None = None) -> MeasuredProfile:
+    """Read a stored profile.
+
+    Args:
+        software: versions of this process; a profile measured with others is refused. None accepts any.
+
+    Raises:
+        ConfigError: for a missing or damaged file, another format version, or other software.
+    """
+    try:
+        values: dict[str, Any] = yaml.safe_load(file.read_text())
+        engines = tuple(
+            EngineLawFit(**{**engine, "coefficients": StepCoefficients(**engine["coefficients"])}) for engine in values["engines"]
+        )
+        profile = MeasuredProfile(**{**values, "engines": engines})
+    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+        raise ConfigError(f"{file} is no calibration profile ({error}); run `libra calibrate` again") from None
+    if profile.version != PROFILE_VERSION:
+        raise ConfigError(
+            f"{file} has version {profile.version}, this Libra reads {PROFILE_VERSION}; run `libra calibrate` again"
+        )
+    different = {name: (profile.software.get(name), want) for name, want in (software or {}).items()}
+    changed = [f"{name} {old} then, {new} now" for name, (old, new) in different.items() if old != new]
+    if changed:
+        raise ConfigError(f"{file} was measured with other software ({'; '.join(changed)}); run `libra calibrate` again")
+    return profile

@@ -1,0 +1,1 @@
+"""Measuring this host's engine for the cost evaluator (`libra calibrate`)."""

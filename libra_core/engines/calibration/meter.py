@@ -1,0 +1,81 @@
+"""One real engine in a process of its own, and the seconds that batches of requests cost it."""
+
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+from libra_core.costs.measured import DecodeCell, PrefillCell
+from libra_core.engines.vllm.spec import EngineFacts, EngineSpec, process_environment
+from libra_core.engines.verification.remote import RemoteObject
+from libra_core.types.trajectory import GenerationRequest
+
+Clock = Literal["cpu", "wall"]
+Job = tuple[tuple[int, ...], int]
+"""Prompt and tokens to generate."""
+_ENGINE = "libra_core.engines.vllm.engine:VllmEngine"
+_LEAD_TOKENS = 6
+"""Tokens before the measured ones, during which the batch fills up."""
+_TIMEOUT_S = 600.0
+
+
+class EngineMeter:
+    """Owns the engine process. `cpu` counts the seconds of that process and its children, whatever else the host does."""
+
+    def __init__(self, spec: EngineSpec, *, vocab_size: int, log: Path) -> None:
+        self.clock: Clock = "cpu" if spec.tp == 1 else "wall"
+        self._vocab_size = vocab_size
+        self._random = random.Random(spec.seed)
+        self._issued = 0
+        self._engine = RemoteObject(_ENGINE, spec, environment=process_environment(spec), log=log)
+        self.facts: EngineFacts = self._engine.call("start", timeout_s=spec.start_deadline_s)
+
+    def close(self) -> None:
+        self._engine.close()
+
+    def prompt(self, tokens: int) -> tuple[int, ...]:
+        """Random, so that no prefix is cached yet."""
+        return tuple(self._random.randrange(self._vocab_size) for _ in range(tokens))
+
+    def seconds(self, jobs: Sequence[Job]) -> float:
+        """Cost of all `jobs` sent together, until the last token."""
+        before = self._now()
+        futures = [self._engine.submit("generate", self._request(*job)) for job in jobs]
+        for future in futures:
+            future.result(_TIMEOUT_S)
+        return self._now() - before
+
+    def decode_step(self, batch: int, context: int, steps: int) -> DecodeCell:
+        """Mean step of `batch` sequences whose context grows from `context` by `steps`; prompts come from the prefix cache."""
+        prompts = [self.prompt(context) for _ in range(batch)]
+        self.seconds([(prompt, 1) for prompt in prompts])
+        lead = self.seconds([(prompt, _LEAD_TOKENS) for prompt in prompts])
+        whole = self.seconds([(prompt, _LEAD_TOKENS + steps) for prompt in prompts])
+        mean_context = context + _LEAD_TOKENS + steps / 2
+        return DecodeCell(batch=batch, context_tokens=batch * mean_context, step_s=(whole - lead) / steps)
+
+    def prefill(self, tokens: int, prompts: int) -> PrefillCell:
+        """One of `prompts` fresh prompts sent together."""
+        seconds = self.seconds([(self.prompt(tokens), 1) for _ in range(prompts)]) / prompts
+        return PrefillCell(prompt_tokens=tokens, seconds=seconds)
+
+    def _request(self, prompt: tuple[int, ...], new_tokens: int) -> GenerationRequest:
+        self._issued += 1
+        return GenerationRequest(
+            request_id=f"meter-{self._issued}", token_ids=prompt, max_new_tokens=new_tokens, temperature=1.0, stop_token_ids=()
+        )
+
+    def _now(self) -> float:
+        if self.clock == "wall":
+            return time.monotonic()
+        host = psutil.Process(self._engine.process.pid)
+        return sum(_on_cpu_s(process.pid) for process in (host, *host.children(recursive=True)))
+
+
+def _on_cpu_s(pid: int) -> float:
+    """Seconds of all threads on a CPU, to the nanosecond; `cpu_times` counts in ticks of 10 ms, a few decode steps."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9

@@ -1,0 +1,69 @@
+from pathlib import Path
+
+import pytest
+
+from libra_core.costs.measured import (
+    PROFILE_VERSION,
+    DecodeCell,
+    MeasuredProfile,
+    MeasuredRolloutCosts,
+    PrefillCell,
+    fit_engine,
+    read_measured,
+    write_measured,
+)
+from libra_core.errors import ConfigError
+
+SOFTWARE = {"vllm": "0.32.0", "torch": "2.13.0"}
+DECODE = [
+    DecodeCell(batch=batch, context_tokens=batch * context, step_s=4e-3 + 1e-4 * batch + 2e-7 * batch * context)
+    for batch in (1, 8, 64)
+    for context in (64, 512, 1536)
+]
+PREFILL = [PrefillCell(prompt_tokens=n, seconds=3e-3 + 3e-5 * n + 3e-8 * n * n / 2) for n in (32, 256, 1024, 1900)]
+
+
+def profile() -> MeasuredProfile:
+    return MeasuredProfile(
+        version=PROFILE_VERSION,
+        host="here",
+        model="tiny",
+        measured_on="2026-11-29",
+        clock="cpu",
+        software=SOFTWARE,
+        engines=(fit_engine(1, 131_072, DECODE, PREFILL),),
+        max_context_tokens=2048,
+    )
+
+
+def test_the_law_behind_the_cells_is_found() -> None:
+    law = fit_engine(1, 131_072, DECODE, PREFILL)
+    assert law.coefficients.a_s == pytest.approx(4e-3)
+    assert law.coefficients.c_s == pytest.approx(2e-7)
+    assert law.coefficients.prefill_s(1024) == pytest.approx(PREFILL[2].seconds)
+    assert law.held_out_median_error < 1e-9
+
+
+def test_a_profile_survives_its_file(tmp_path: Path) -> None:
+    write_measured(profile(), tmp_path / "host.yaml")
+    assert read_measured(tmp_path / "host.yaml", software=SOFTWARE) == profile()
+
+
+def test_a_profile_of_other_software_is_refused(tmp_path: Path) -> None:
+    write_measured(profile(), tmp_path / "host.yaml")
+    with pytest.raises(ConfigError, match=r"vllm 0\.32\.0 then, 0\.33\.0 now"):
+        read_measured(tmp_path / "host.yaml", software={"vllm": "0.33.0"})
+
+
+def test_a_damaged_profile_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "host.yaml").write_text("version: 1\n")
+    with pytest.raises(ConfigError, match="run `libra calibrate` again"):
+        read_measured(tmp_path / "host.yaml")
+
+
+def test_only_measured_degrees_are_offered() -> None:
+    costs = MeasuredRolloutCosts(profile())
+    assert costs.degrees() == (1,)
+    assert costs.kv_tokens(1) == 131_072
+    with pytest.raises(ConfigError, match="tp 2 was not measured"):
+        costs.coefficients(2)

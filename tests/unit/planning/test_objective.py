@@ -1,0 +1,125 @@
+"""The vectorised objective against the formula of `spikes/simulation/formula.py`, written out once more for one candidate."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from libra_core.planning.candidates import Bench, Choice, open_bench, options_of
+from libra_core.planning.latency import expected_maxima
+from libra_core.planning.lengths import LengthTable
+from libra_core.planning.objective import Solution, solve
+from libra_core.planning.problem import PlanningProblem, Regime
+from libra_core.planning.training_tree import Cuts, TrainLeaf
+from libra_core.types.forecast import Mode
+from libra_core.types.plan import TrainLayout
+from support.planning import STUDY, heavy_tailed, problem
+
+PUBLICATION_S, FIXED_S = 4.0, 4.0
+
+
+def choice(tp: int, engines: int, train_s: float, *, streamed: bool = False, mode: Mode = Mode.ASYNCHRONOUS) -> Choice:
+    leaf = TrainLeaf(layout=TrainLayout(), t_train_s=train_s, fixed_s=FIXED_S, bytes_per_gpu=0.0)
+    return Choice(leaf=leaf, tp=tp, engines=engines, streamed=streamed, mode=mode, publication_s=PUBLICATION_S)
+
+
+def solved(asked: PlanningProblem, one: Choice) -> tuple[Bench, Solution]:
+    bench = open_bench(asked, Cuts())
+    return bench, solve(options_of([one]), bench.curves, asked.regime)
+
+
+def written_out(lengths: LengthTable, regime: Regime, one: Choice) -> float:
+    """T of the fixed point, from latencies at each trial T instead of a table."""
+    a, b, c, per_token, kv = STUDY[one.tp]
+    eta, late, K, E = regime.staleness, regime.staleness + regime.age_slack, regime.batch, one.engines
+    train = one.leaf.t_train_s * (1.05 if one.streamed else 1.0)
+    left = FIXED_S + (train - FIXED_S) * 3 * regime.group_size / K if one.streamed else train
+    ctx, w = lengths.mean_context, lengths.weight
+    g = float(w @ lengths.generated_tokens)
+    prefill = per_token * lengths.prefill_tokens + per_token / 40_000 * lengths.prefill_pairs
+    p, tools = float(w @ prefill), float(w @ lengths.tool_s)
+    slots, top = int(regime.kv_fill * kv / ctx) + 1, min(regime.max_num_seqs, 0.93 * kv / ctx)
+    low, high = 0.05, top
+    for _ in range(60):
+        B = (low + high) / 2
+        decode = g * (a + (b + c * ctx) * B) + p * B
+        low, high = (low, B) if B * (decode + p + tools) / decode > slots else (B, high)
+    most = low
+    fleet = K / E * (g * (a + (b + c * ctx) * most) / most + p) + PUBLICATION_S
+    low, high = max(fleet, train), 1e6
+    for _ in range(80):
+        T = (low + high) / 2
+        rate = K / E / max(T - (left if eta == 0 else PUBLICATION_S), 1e-6)
+        free = 1 - rate * p - rate * g * (b + c * ctx)
+        B = min(max(rate * g * a / free if free > 1e-3 else 1e9, 1), most)
+        slow = 1 / max(1 - rate * p, 0.05)
+        latency = slow * ((a + (b + c * ctx) * B) * lengths.generated_tokens + prefill) + lengths.tool_s
+        slowest = (expected_maxima(latency, w, [K])[0] + left + (PUBLICATION_S if eta else 0)) / (late + 1)
+        group = (expected_maxima(latency, w, [regime.group_size])[0] + left / 2 + (0 if one.streamed else train / 2)) / (eta + 1)
+        low, high = (T, high) if max(slowest, group) > T else (low, T)
+    return high
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(("eta", "slack"), [(0, 0), (1, 0), (1, 1), (4, 0)])
+@pytest.mark.parametrize(("tp", "engines", "train_s"), [(1, 24, 150.0), (4, 6, 150.0), (8, 2, 40.0), (2, 12, 900.0)])
+def test_table_of_latencies_agrees_with_the_formula(
+    tp: int, engines: int, train_s: float, eta: int, slack: int, streamed: bool
+) -> None:
+    asked = problem(48, 256, lengths=heavy_tailed(400), staleness=eta, age_slack=slack)
+    one = choice(tp, engines, train_s, streamed=streamed)
+    _, solution = solved(asked, one)
+    assert float(solution.t_iter_s[0]) == pytest.approx(written_out(asked.lengths, asked.regime, one), rel=0.004)
+
+
+def test_slow_trainer_binds_alone() -> None:
+    _, solution = solved(problem(48, 256), choice(8, 3, 5000.0, streamed=True))
+    assert solution.terms(0).binding.value == "A"
+    assert float(solution.t_iter_s[0]) == pytest.approx(5250.0)
+
+
+def test_few_engines_bind_by_their_throughput() -> None:
+    _, solution = solved(problem(48, 256, staleness=4), choice(2, 1, 10.0))
+    assert solution.terms(0).binding.value == "B"
+
+
+def test_twice_the_engines_halve_the_fleet_time() -> None:
+    asked = problem(48, 256)
+    few, many = (float(solved(asked, choice(2, count, 10.0))[1].fleet_s[0]) - PUBLICATION_S for count in (4, 8))
+    assert few == pytest.approx(2 * many)
+
+
+def test_streamed_step_takes_the_trainer_out_of_the_tail() -> None:
+    asked = problem(48, 256)
+    whole, streamed = (float(solved(asked, choice(8, 3, 150.0, streamed=kind))[1].slowest_s[0]) for kind in (False, True))
+    assert whole - streamed > 30
+
+
+def test_colocated_adds_training_to_rollout() -> None:
+    asked = problem(48, 256)
+    _, solution = solved(asked, choice(8, 6, 100.0, mode=Mode.COLOCATED))
+    switch = asked.regime.colocated_switch_s
+    assert float(solution.trainer_s[0]) == 100.0 + switch
+    assert float(solution.t_iter_s[0]) > 100.0 + switch
+
+
+def test_slots_hold_the_promised_context() -> None:
+    bench = open_bench(problem(48, 256), Cuts())
+    for tp, curve in bench.curves.items():
+        assert (curve.law.slots - 1) * curve.law.context <= 0.7 * STUDY[tp][4]
+
+
+def test_in_flight_bound_caps_the_slots() -> None:
+    bench = open_bench(problem(48, 32, staleness=0), Cuts())
+    assert bench.curves[8].law.slots == 32
+
+
+def test_expected_maximum_of_two_coins() -> None:
+    assert expected_maxima(np.array([0.0, 1.0]), np.array([0.5, 0.5]), [1, 2]) == pytest.approx([0.5, 0.75])
+
+
+def test_latency_never_falls_with_the_load() -> None:
+    bench = open_bench(replace(problem(48, 256), lengths=heavy_tailed(256, 5)), Cuts())
+    for curve in bench.curves.values():
+        assert np.all(np.diff(curve.slowest_of_batch) >= -1e-9)
+        assert np.all(np.diff(curve.slowest_of_group) >= -1e-9)
