@@ -6,6 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from libra_core.planning.loading import Loaded
+from libra_core.planning.objective import ERROR
 from libra_core.planning.placement import TRAIN
 from libra_core.planning.problem import Cluster
 from libra_core.types.forecast import Candidate, GpuGroup, Mode, PlanReport, Term
@@ -54,7 +55,7 @@ def forecast_table(report: PlanReport, loaded: Loaded) -> Table:
         "hybrid replicas": f"{best.plan.hybrid_replicas}",
         "T_train": f"{forecast.t_train_s:.1f} s",
         "T_rollout": f"{forecast.t_rollout_s:.1f} s (fleet), slowest trajectory {forecast.slowest_trajectory_s:.1f} s",
-        "T_iter": f"{forecast.t_iter_s:.1f} s (± 8 %)",
+        "T_iter": f"{forecast.t_iter_s:.1f} s (± {ERROR:.0%})",
         "generated tokens/s": f"{forecast.tokens_per_s:,.0f}",
         "memory per GPU": f"training {_gb(forecast.train_bytes_per_gpu)}, engines {_gb(forecast.rollout_bytes_per_gpu)}",
     }

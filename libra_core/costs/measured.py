@@ -151,7 +151,8 @@ def read_measured(file: Path, *, software: Mapping[str, str] | None = None) -> M
         engines = tuple(
             EngineLawFit(**{**engine, "coefficients": StepCoefficients(**engine["coefficients"])}) for engine in values["engines"]
         )
-        profile = MeasuredProfile(**{**values, "engines": engines})
+        rest: dict[str, Any] = {name: value for name, value in values.items() if name != "engines"}
+        profile = MeasuredProfile(engines=engines, **rest)
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
         raise ConfigError(f"{file} is no calibration profile ({error}); run `libra calibrate` again") from None
     if profile.version != PROFILE_VERSION:

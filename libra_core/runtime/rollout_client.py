@@ -12,7 +12,7 @@ from libra_core.runtime.clients import TrainerClient, ask
 from libra_core.runtime.fleet import ActorHandle
 from libra_core.runtime.publisher import WeightPublisher
 from libra_core.runtime.store import Share, batch_name
-from libra_core.runtime.summaries import summarise_batch
+from libra_core.runtime.summaries import Wait, summarise_batch
 from libra_core.runtime.timeline import Interval, clipped, intersection, total_s
 from libra_core.types.ids import BatchId, EngineId, PolicyVersion
 from libra_core.types.reports import EngineStats, IterationReport, PublicationReport, RewardReport, RolloutReport, UpdateReport
@@ -59,13 +59,15 @@ class RolloutClient:
         the batch is whole.
         """
         start_s = time.time()
-        late_s = self._collect(step)
+        wait = self._collect(step)
         if self._config.rollout.mode == "colocated":
             ask("the engines to hold", self._coordinator.hold.remote(), self._config.publication.deadline_s)
         self._waits.append((start_s, time.time()))
         groups = ask(f"the groups of step {step}", self._store.groups.remote(batch_name(step)))
         counts = ask("the store's counts", self._store.counts.remote())
-        return summarise_batch(step, groups, counts, waited_s=time.time() - start_s, waited_age_s=late_s)
+        lengths = ask("the store's lengths", self._store.mean_lengths.remote())
+        wait.total_s = time.time() - start_s
+        return summarise_batch(step, groups, counts, wait, lengths)
 
     def publish(self, version: PolicyVersion) -> PublicationReport:
         start_s = time.time()
@@ -138,21 +140,22 @@ class RolloutClient:
         spans: list[TraceSpan] = ask("trace spans", self._coordinator.spans.remote(since_s))
         return [_chrome_event(span) for span in [*spans, *self._trainer.spans(since_s)] if span.start_s >= since_s]
 
-    def _collect(self, step: int) -> float:
-        """Take groups until the batch is whole; returns the seconds lost to groups at their age limit."""
+    def _collect(self, step: int) -> Wait:
+        """Take groups until the batch is whole."""
         batch_id, streamed = batch_name(step), self._config.training.streamed
         if streamed:
             self._trainer.open_step(batch_id, PolicyVersion(step))
         end = time.monotonic() + self._config.rollout.batch_deadline_s
-        late_s = 0.0
+        wait = Wait()
         while True:
             look_s = max(0.0, min(_LOOK_EVERY_S, end - time.monotonic()))
             share: Share = ask(f"the batch of step {step}", self._store.take.remote(step, look_s), look_s + _PREPARE_S)
-            late_s += share.late_s
+            wait.age_s += share.late_s
+            wait.late_groups.update(share.waited_for)
             if streamed and share.groups:
                 self._trainer.feed(batch_id, share.groups)
             if share.places == 0:
-                return late_s
+                return wait
             self._trainer.check()
             if not share.groups:
                 self._require_progress(step, share, timed_out=time.monotonic() >= end)

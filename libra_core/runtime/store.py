@@ -31,6 +31,8 @@ class Share:
     """Groups the batch still lacks."""
     late: tuple[int, ...]
     """Unfinished groups that keep ready ones out, being closer to their age limit."""
+    waited_for: tuple[int, ...]
+    """Such groups that this look waited for, finished by now or not."""
     late_s: float
     """How much of the wait was for them."""
 
@@ -40,6 +42,22 @@ class Batch:
     """A step's groups in the order in which they were taken."""
 
     groups: list[TrajectoryGroup] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class LengthSum:
+    """Generated tokens over many trajectories."""
+
+    samples: int = 0
+    tokens: int = 0
+
+    def add(self, group: TrajectoryGroup) -> None:
+        self.samples += len(group.usable)
+        self.tokens += sum(t.generated_tokens for t in group.usable)
+
+    @property
+    def mean(self) -> float:
+        return self.tokens / self.samples if self.samples else 0.0
 
 
 class TrajectoryStoreActor:
@@ -57,6 +75,7 @@ class TrajectoryStoreActor:
         self._trained: set[int] = {i for i in range(cursor.next_index) if i not in cursor.untrained}
         self._written_off: set[int] = set()
         self._counts = {"retried": 0, "partial": 0, "dropped": 0}
+        self._finished, self._taken = LengthSum(), LengthSum()
         self._changed = asyncio.Condition()
 
     async def group_started(self, index: int, version: PolicyVersion) -> None:
@@ -70,6 +89,7 @@ class TrajectoryStoreActor:
         async with self._changed:
             self._in_flight.pop(group.index, None)
             self._ready[group.index] = group
+            self._finished.add(group)
             self._counts["partial"] += partial
             self._changed.notify_all()
 
@@ -83,7 +103,7 @@ class TrajectoryStoreActor:
     async def take(self, step: int, timeout_s: float) -> Share:
         """Move at least one more group into the step's batch, or return after `timeout_s` without."""
         batch = self._batches.setdefault(batch_name(step), Batch())
-        late_s = 0.0
+        late_s, waited_for = 0.0, set[int]()
         now = time.monotonic()
         deadline = now + timeout_s
         async with self._changed:
@@ -91,14 +111,24 @@ class TrajectoryStoreActor:
                 places = self._spec.groups_per_step - len(batch.groups)
                 selection = self._select(step, places)
                 if selection.chosen or places == 0 or now >= deadline:
-                    batch.groups.extend(self._ready.pop(index) for index in selection.chosen)
+                    for index in selection.chosen:
+                        batch.groups.append(self._ready.pop(index))
+                        self._taken.add(batch.groups[-1])
                     left = places - len(selection.chosen)
-                    return Share(groups=selection.chosen, places=left, late=selection.late, late_s=late_s)
+                    return Share(
+                        groups=selection.chosen,
+                        places=left,
+                        late=selection.late,
+                        waited_for=tuple(sorted(waited_for)),
+                        late_s=late_s,
+                    )
                 began = now
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), deadline - now)
                 now = time.monotonic()
-                late_s += now - began if selection.late and len(self._ready) >= places else 0.0
+                if selection.late and len(self._ready) >= places:
+                    late_s += now - began
+                    waited_for.update(selection.late)
 
     def _select(self, step: int, places: int) -> Selection:
         spec = self._spec
@@ -162,9 +192,9 @@ class TrajectoryStoreActor:
             "trained": len(self._trained),
         }
 
-    async def waiting_tokens(self) -> list[int]:
-        """Generated tokens of every sample that is ready and not yet trained."""
-        return [t.generated_tokens for group in self._ready.values() for t in group.usable]
+    async def mean_lengths(self) -> tuple[float, float]:
+        """Generated tokens per trajectory, of all that have finished and of those that a step took."""
+        return self._finished.mean, self._taken.mean
 
     def _batch(self, batch_id: BatchId) -> Batch:
         if batch_id not in self._batches:

@@ -1,5 +1,7 @@
 """From groups to the small reports that tasks return."""
 
+from collections import Counter
+from dataclasses import dataclass, field
 from statistics import fmean
 
 from libra_core.runtime.store import batch_name
@@ -9,10 +11,23 @@ from libra_core.types.reports import RolloutReport
 from libra_core.types.trajectory import FinishReason, ToolStatus
 
 
+@dataclass(slots=True, kw_only=True)
+class Wait:
+    """What a step waited for."""
+
+    total_s: float = 0.0
+    age_s: float = 0.0
+    """For groups at their age limit, while enough others were ready."""
+    late_groups: set[int] = field(default_factory=set[int])
+
+
 def summarise_batch(
-    step: int, groups: list[TrajectoryGroup], counts: dict[str, int], *, waited_s: float, waited_age_s: float
+    step: int, groups: list[TrajectoryGroup], counts: dict[str, int], wait: Wait, mean_lengths: tuple[float, float]
 ) -> RolloutReport:
-    """Counts and times of one batch; lost samples count only in the group counters."""
+    """Counts and times of one batch; lost samples count only in the group counters.
+
+    `mean_lengths` are the store's: of all finished trajectories and of those taken.
+    """
     samples = [t for group in groups for t in group.usable]
     staleness = [step - t.oldest_version for t in samples if t.versions]
     tool_returns = [answer for t in samples for answer in t.tool_returns]
@@ -31,8 +46,12 @@ def summarise_batch(
         tool_errors=sum(answer.status is not ToolStatus.OK for answer in tool_returns),
         staleness_mean=fmean(staleness) if staleness else 0.0,
         staleness_max=max(staleness, default=0),
-        waited_s=waited_s,
-        waited_age_s=waited_age_s,
+        staleness_histogram=dict(sorted(Counter(staleness).items())),
+        waited_groups=len(wait.late_groups),
+        finished_tokens_mean=mean_lengths[0],
+        trained_tokens_mean=mean_lengths[1],
+        waited_s=wait.total_s,
+        waited_age_s=wait.age_s,
         context_tokens=sum(t.context_tokens for t in samples),
         cached_tokens=sum(t.cached_tokens for t in samples),
         reprefilled_tokens=sum(t.reprefilled_tokens for t in samples),

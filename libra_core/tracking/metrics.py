@@ -56,6 +56,17 @@ METRICS: tuple[Metric, ...] = (
     _metric("rollout/staleness_max_versions", "its maximum over the batch", lambda r: r.rollout.staleness_max),
     _metric("rollout/waited_s", "time the step waited for its batch", lambda r: r.rollout.waited_s),
     _metric("rollout/cache_hit_fraction", "share of prompt tokens served from a prefix cache", lambda r: _cache_hits(r)),
+    _metric("rollout/waited_groups", "groups at their age limit that it waited for", lambda r: r.rollout.waited_groups),
+    _metric(
+        "rollout/finished_tokens_mean",
+        "generated tokens per trajectory, all finished ones",
+        lambda r: r.rollout.finished_tokens_mean,
+    ),
+    _metric(
+        "rollout/trained_tokens_mean",
+        "the same of those trained; lower where a long tail is delayed or dropped",
+        lambda r: r.rollout.trained_tokens_mean,
+    ),
     _metric("rollout/waited_age_s", "of it, for one group at its age limit", lambda r: r.rollout.waited_age_s),
     _metric("rollout/context_tokens", "prompt tokens of all turns", lambda r: r.rollout.context_tokens),
     _metric("rollout/cached_tokens", "of these, served from a prefix cache", lambda r: r.rollout.cached_tokens),
@@ -102,6 +113,8 @@ METRICS: tuple[Metric, ...] = (
 def iteration_metrics(report: IterationReport) -> dict[str, float]:
     """All finite metrics of one iteration, in the table's order."""
     values = {metric.name: float(metric.read(report)) for metric in METRICS}
+    ages = report.rollout.staleness_histogram
+    values |= {f"rollout/staleness_{age}_fraction": count / sum(ages.values()) for age, count in ages.items()}
     values |= {f"reward/kind_{_slug(kind)}_mean": mean for kind, mean in report.reward.by_kind.items()}
     return {name: value for name, value in values.items() if math.isfinite(value)}
 
@@ -113,6 +126,7 @@ def metrics_markdown() -> str:
         "# Metrics\n\nMade by `libra docs metrics` from `libra_core/tracking/metrics.py`. Steps count from 0. "
         "Values that are not finite are left out.\n\n"
         f"| metric | meaning |\n|---|---|\n{rows}\n"
+        "| `rollout/staleness_<n>_fraction` | share of trajectories whose oldest token is n versions old |\n"
         "| `reward/kind_<kind>_mean` | mean reward of the prompts of one kind |\n"
         "| `progress/wall_s` | training time since the run began, resumed parts included |\n"
         "| `progress/generated_tokens` | tokens sampled since the run began |\n"

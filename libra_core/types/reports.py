@@ -49,6 +49,14 @@ class RolloutReport:
     staleness_mean: float
     """Versions between the oldest sampled token and the update, averaged over trajectories."""
     staleness_max: int
+    staleness_histogram: dict[int, int]
+    """Trajectories by versions between their oldest sampled token and the update."""
+    waited_groups: int
+    """Groups at their age limit that the step waited for although enough others were ready."""
+    finished_tokens_mean: float
+    """Generated tokens per trajectory over all that have finished since the start, trained or not."""
+    trained_tokens_mean: float
+    """The same over those that were trained: lower, where a long tail is delayed or dropped."""
     waited_s: float
     """How long the step waited for the batch."""
     waited_age_s: float

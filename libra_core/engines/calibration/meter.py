@@ -9,8 +9,8 @@ from typing import Literal
 import psutil
 
 from libra_core.costs.measured import DecodeCell, PrefillCell
-from libra_core.engines.vllm.spec import EngineFacts, EngineSpec, process_environment
 from libra_core.engines.verification.remote import RemoteObject
+from libra_core.engines.vllm.spec import EngineFacts, EngineSpec, process_environment
 from libra_core.types.trajectory import GenerationRequest
 
 Clock = Literal["cpu", "wall"]

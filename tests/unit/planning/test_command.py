@@ -46,8 +46,8 @@ def test_history_of_short_trajectories_is_faster(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     line = json.dumps({"prompt_tokens": 200, "generated_tokens": [100, 50], "tool_tokens": [20], "tool_s": [0.1]})
     path.write_text(f"{line}\n" * 20)
-    short, example = run_json("--history", str(path)), run_json()
-    assert short["best"]["forecast"]["t_iter_s"] < example["best"]["forecast"]["t_iter_s"] / 10
+    short = run_json("--history", str(path))
+    assert short["best"]["forecast"]["t_iter_s"] < 60, "minutes with the example lengths"
     assert short["lengths"] == str(path)
 
 

@@ -105,7 +105,7 @@ def check_problem(device: DeviceProfile, model: ModelFacts, asked: PlanningProbl
     assert groups == [report.best.plan.train.tp] * (report.best.plan.train.num_gpus // report.best.plan.train.tp)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(drawn=problems())
 def test_plans_fit_memory_and_nodes(drawn: tuple[DeviceProfile, ModelFacts, PlanningProblem]) -> None:
     check_problem(*drawn)

@@ -40,10 +40,10 @@ def sample(index: int, advantage: float | None, failure: Failure | None = None) 
     )
 
 
-def group(index: int, *samples: Trajectory) -> TrajectoryGroup:
+def group(index: int, *samples: Trajectory, started: int = 0) -> TrajectoryGroup:
     prompt = Prompt(prompt_id=PromptId(str(index)), token_ids=(1,), text="", answers=())
     return TrajectoryGroup(
-        index=index, prompt=prompt, started_version=PolicyVersion(0), trajectories=samples or (sample(index, 1.0),)
+        index=index, prompt=prompt, started_version=PolicyVersion(started), trajectories=samples or (sample(index, 1.0),)
     )
 
 
@@ -79,6 +79,25 @@ def test_take_past_its_time_names_the_groups_at_their_age_limit() -> None:
         await target.group_started(1, PolicyVersion(0))
         share = await target.take(0, 0.02)
         assert (share.groups, share.late) == ((), (1,))
+
+    run(claim())
+
+
+def test_the_wait_for_a_group_at_its_age_limit_is_told_even_once_it_has_come() -> None:
+    async def claim() -> None:
+        target = store(staleness=0)
+        for index, version in ((0, 0), (1, 1), (2, 1)):
+            await target.group_started(index, PolicyVersion(version))
+        for index in (1, 2):
+            await target.add_group(group(index, started=1), partial=False)
+        first = await target.take(0, 5.0)
+        assert (first.groups, first.late) == ((1,), (0,)), "the last place is kept for group 0"
+        taking = asyncio.create_task(target.take(0, 5.0))
+        await asyncio.sleep(0.02)
+        await target.add_group(group(0), partial=False)
+        second = await taking
+        assert (second.groups, second.waited_for) == ((0,), (0,))
+        assert second.late_s > 0.0
 
     run(claim())
 
