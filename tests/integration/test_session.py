@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from libra_core import assembly
-from libra_core.errors import CheckpointError, TrainerLostError
+from libra_core.errors import CheckpointError, DeadlineError, TrainerLostError
 from libra_core.runtime.session import newest_checkpoint
 from tests.integration.sessions import iterate, own_processes, random_policy, session, small_config
 
@@ -84,6 +84,22 @@ def test_a_damaged_checkpoint_is_refused_and_the_refusal_leaves_nothing_running(
     resumed = small_config(model, tmp_path, run={"root": str(tmp_path), "resume": str(first)})
     with pytest.raises(CheckpointError):
         assembly.open_session(resumed, tmp_path / "second", lambda _what, _share: None)
+    assert_nothing_left()
+
+
+def test_a_group_that_never_ends_stops_the_run_with_a_report_of_who_waits_for_whom(model: Path, tmp_path: Path) -> None:
+    config = small_config(
+        model,
+        tmp_path,
+        workload={"kind": "synthetic", "tool_wait_s": 3600.0, "tool_wait_sigma": 0.0},
+        rollout={"staleness": 0, "tool_deadline_s": 7200.0, "batch_deadline_s": 10.0},
+    )
+    with session(config, tmp_path / "run") as connection, pytest.raises(DeadlineError) as error:
+        connection.rollout.take_batch(0)
+    sentence = str(error.value)
+    assert "step 0 waited 10 s (rollout.batch_deadline_s) for groups" in sentence
+    assert "at their age limit; running groups:" in sentence
+    assert "trajectories per engine: {'engine-0':" in sentence
     assert_nothing_left()
 
 
