@@ -36,6 +36,12 @@ class LibraConfig(Section):
             )
         return self
 
+    @property
+    def streamed(self) -> bool:
+        """Whether steps are streamed."""
+        asked = self.training.streamed
+        return self.rollout.mode == "asynchronous" if asked is None else asked
+
     @model_validator(mode="after")
     def _colocation_is_possible(self) -> "LibraConfig":
         if self.rollout.mode == "colocated" and self.training.streamed:

@@ -24,7 +24,7 @@ class RolloutConfig(Section):
     held while the trainer works and unfinished trajectories go on afterwards under the new weights."""
     staleness: int = Field(default=1, ge=0)
     """η: a group started at version v trains at version v+η at the latest. 0 is synchronous."""
-    age_slack: int = Field(default=0, ge=0)
+    age_slack: int = Field(default=1, ge=0)
     """X: a group may train up to X steps later still, so that a few slow groups do not stop everybody."""
     kv_fill: float | None = Field(default=0.7, gt=0, le=1)
     """Share of an engine's KV cache that may be promised to trajectories, in expected context; the others wait unbound. Unset

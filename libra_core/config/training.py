@@ -70,9 +70,9 @@ class TrainingConfig(Section):
 
     steps: int = Field(default=40, ge=1)
     layout: LayoutConfig = LayoutConfig()
-    streamed: bool = False
+    streamed: bool | None = None
     """Train each complete group as it comes and step when the batch is whole: the same update, but the trainer does not wait
-    for the slowest group before it starts."""
+    for the slowest group before it starts. Unset: on, except in colocated mode."""
     micro_batch_tokens: int = Field(default=4096, ge=16)
     """Token budget of one packed micro-batch; a longer sequence travels alone."""
     loss: LossConfig = LossConfig()

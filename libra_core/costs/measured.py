@@ -148,9 +148,7 @@ def read_measured(file: Path, *, software: Mapping[str, str] | None = None) -> M
     """
     try:
         values: dict[str, Any] = yaml.safe_load(file.read_text())
-        engines = tuple(
-            EngineLawFit(**{**engine, "coefficients": StepCoefficients(**engine["coefficients"])}) for engine in values["engines"]
-        )
+        engines = tuple(_engine_law(engine) for engine in values["engines"])
         rest: dict[str, Any] = {name: value for name, value in values.items() if name != "engines"}
         profile = MeasuredProfile(engines=engines, **rest)
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
@@ -164,3 +162,8 @@ def read_measured(file: Path, *, software: Mapping[str, str] | None = None) -> M
     if changed:
         raise ConfigError(f"{file} was measured with other software ({'; '.join(changed)}); run `libra calibrate` again")
     return profile
+
+
+def _engine_law(values: dict[str, Any]) -> EngineLawFit:
+    rest: dict[str, Any] = {name: value for name, value in values.items() if name != "coefficients"}
+    return EngineLawFit(coefficients=StepCoefficients(**values["coefficients"]), **rest)

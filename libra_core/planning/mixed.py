@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _BISECTIONS = 24
-_MOST_REQUESTS = 512
+_MOST_REQUESTS = 384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class MixedSolution:
 
 
 def planning_requests(lengths: LengthTable, regime: Regime) -> LengthTable:
-    """The batch as at most 512 requests of equal weight, sorted by generated tokens; each stands for `K/512` of them."""
+    """The batch as at most 384 requests of equal weight, sorted by generated tokens; each stands for `K/384` of them."""
     return lengths.resampled(min(regime.batch, _MOST_REQUESTS))
 
 

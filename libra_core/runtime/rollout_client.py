@@ -142,7 +142,7 @@ class RolloutClient:
 
     def _collect(self, step: int) -> Wait:
         """Take groups until the batch is whole."""
-        batch_id, streamed = batch_name(step), self._config.training.streamed
+        batch_id, streamed = batch_name(step), self._config.streamed
         if streamed:
             self._trainer.open_step(batch_id, PolicyVersion(step))
         end = time.monotonic() + self._config.rollout.batch_deadline_s

@@ -32,10 +32,10 @@ from libra_core.runtime.session import Connection
 from libra_core.types.reports import IterationReport
 
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
-    "strict": {},
-    "streamed": {"training": {"streamed": True}},
+    "strict": {"training": {"streamed": False}, "rollout": {"age_slack": 0}},
+    "streamed": {"training": {"streamed": True}, "rollout": {"age_slack": 0}},
     "streamed_x1": {"training": {"streamed": True}, "rollout": {"age_slack": 1}},
-    "colocated": {"rollout": {"mode": "colocated"}},
+    "colocated": {"training": {"streamed": False}, "rollout": {"mode": "colocated", "age_slack": 0}},
 }
 WORKLOAD: dict[str, dict[str, Any]] = {
     "workload": {

@@ -37,6 +37,7 @@ def config_of(root: Path, *, streamed: bool = False, **rollout: Any) -> LibraCon
             "groups_per_step": 4,
             "group_size": NUM_TRAJECTORIES // 4,
             "kv_cache_mib": 16,
+            "age_slack": 0,
             "max_turns": 8,
             "max_new_tokens": 160,
             "max_context_tokens": 384,

@@ -64,5 +64,5 @@ def test_each_planning_request_stands_for_its_share_of_the_batch() -> None:
     many = interval_cost(asked.costs.engines, requests, asked.regime)
     few = interval_cost(asked.costs.engines, requests, whole)
     first, last = np.array([0]), np.array([255])
-    assert len(requests) == 512
+    assert len(requests) == 384
     assert few(8, first, last)[0] < many(8, first, last)[0] < 4.5 * few(8, first, last)[0]
