@@ -122,11 +122,11 @@ def verify_numerics(as_json: JsonOption = False) -> None:
 @app.command()
 @in_sentences
 def calibrate(
-    quick: Annotated[bool, typer.Option("--quick", help="Coarser grid, TP1 only: about a minute on a free host.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Coarser grid, one rank only: about two minutes.")] = False,
     output: Annotated[Path, typer.Option(help="Profile to write.")] = Path("runs/calibration.yaml"),
     as_json: JsonOption = False,
 ) -> None:
-    """Measure this host's engine and write the law of its steps, with the error on cells it was not fitted on."""
+    """Measure this host's engine and trainer; write the laws of their steps, with the errors on what they were not fitted on."""
     from flows.costs import run_calibrate
 
     run_calibrate(quick=quick, output=output, as_json=as_json)

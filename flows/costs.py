@@ -8,7 +8,7 @@ from rich.table import Table
 
 from flows.output import json_output
 from libra_core.config.loading import process_environment
-from libra_core.costs.measured import write_measured
+from libra_core.costs.measured import MeasuredProfile, write_measured
 from libra_core.costs.validation.dispatch import validate
 from libra_core.costs.validation.report import ValidationReport
 
@@ -23,7 +23,7 @@ def run_validate(profile: str, data: Path, *, as_json: bool) -> None:
 
 
 def run_calibrate(*, quick: bool, output: Path, as_json: bool) -> None:
-    """Measure this host's engine and store the profile."""
+    """Measure this host's engine and trainer and store the profile."""
     process_environment(Path("runs"), quiet=True)
     console = Console(stderr=True)
     with json_output(as_json) as emit:
@@ -32,15 +32,26 @@ def run_calibrate(*, quick: bool, output: Path, as_json: bool) -> None:
         profile = calibrate(QUICK if quick else Grid(), lambda line: console.print(line, highlight=False))
         write_measured(profile, output)
         if not as_json:
-            for engine in profile.engines:
-                law = engine.coefficients
-                console.print(
-                    f"TP{engine.tp}: step {law.a_s * 1e3:.2f} ms + {law.b_s * 1e6:.1f} us a sequence + "
-                    f"{law.c_s * 1e9:.1f} ns a token of context; held-out median error {engine.held_out_median_error:.1%}",
-                    highlight=False,
-                )
-            console.print(f"written to {output}", highlight=False)
+            console.print(*_laws(profile), f"written to {output}", sep="\n", highlight=False, soft_wrap=True)
         emit(asdict(profile))
+
+
+def _laws(profile: MeasuredProfile) -> list[str]:
+    lines = [f"{profile.device}; {', '.join(f'{name} {version}' for name, version in profile.software.items())}"]
+    for engine in profile.engines:
+        law = engine.coefficients
+        lines.append(
+            f"engine TP{engine.tp}: step {law.a_s * 1e3:.2f} ms + {law.b_s * 1e6:.1f} us a sequence + "
+            f"{law.c_s * 1e9:.1f} ns a token of context; held-out median error {engine.held_out_median_error:.1%}"
+        )
+    for trainer in profile.trainers:
+        lines.append(
+            f"trainer TP{trainer.tp} PP{trainer.pp}: micro-batch {trainer.micro_batch_s * 1e3:.2f} ms + "
+            f"{trainer.s_per_token * 1e6:.1f} us a token + {trainer.s_per_token2 * 1e9:.1f} ns a squared length, "
+            f"step {trainer.step_s * 1e3:.2f} ms; held-out median error {trainer.held_out_median_error:.1%}, "
+            f"worst {trainer.held_out_worst_error:.1%}, batch of spread lengths {trainer.batch_error:+.1%}"
+        )
+    return lines
 
 
 def _show(report: ValidationReport) -> None:

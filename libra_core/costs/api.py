@@ -4,6 +4,7 @@ from libra_core.costs.facts import DeviceProfile, Fit, Grounding, Link, ModelFac
 from libra_core.costs.intervals import EngineLimits, RequestTable
 from libra_core.costs.layouts import TrainingLoad, TrainingShape
 from libra_core.costs.measured import MeasuredProfile, MeasuredRolloutCosts, read_measured
+from libra_core.costs.measured_training import MeasuredTrainingCosts
 from libra_core.costs.memory import TrainMemory
 from libra_core.costs.profiles import load_device, load_model, model_from_hf
 from libra_core.costs.rollout import RolloutCosts, StepCoefficients, scaled
@@ -18,6 +19,7 @@ __all__ = [
     "Link",
     "MeasuredProfile",
     "MeasuredRolloutCosts",
+    "MeasuredTrainingCosts",
     "ModelFacts",
     "Provenance",
     "RequestTable",

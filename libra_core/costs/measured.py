@@ -1,4 +1,4 @@
-"""Engines of one model as `libra calibrate` measured them: the law of a step, fitted and judged on cells that it never saw."""
+"""Engines and trainer of one model as `libra calibrate` measured them: laws fitted and judged on cells they never saw."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,10 +11,11 @@ import yaml
 from libra_core.costs.curves import Array
 from libra_core.costs.facts import Fit
 from libra_core.costs.least_squares import nonnegative_fit
+from libra_core.costs.measured_training import TrainerLawFit
 from libra_core.costs.rollout import StepCoefficients
 from libra_core.errors import ConfigError
 
-PROFILE_VERSION = 1
+PROFILE_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +54,15 @@ class MeasuredProfile:
 
     version: int
     host: str
+    device: str
+    """Processor and number of cores."""
     model: str
     measured_on: str
     clock: str
-    """`cpu` seconds of the engine's process on a shared host, else `wall`."""
+    """Of the engines: `cpu` seconds of the engine's process on a shared host, else `wall`. Trainers always count `cpu`."""
     software: Mapping[str, str]
     engines: tuple[EngineLawFit, ...]
+    trainers: tuple[TrainerLawFit, ...]
     max_context_tokens: int
 
 
@@ -131,10 +135,11 @@ def write_measured(profile: MeasuredProfile, file: Path) -> None:
     """Store as YAML, all or nothing."""
     file.parent.mkdir(parents=True, exist_ok=True)
     values = asdict(profile)
-    values["engines"] = [dict(engine) for engine in values["engines"]]
-    part = file.with_name(f".{file.name}.part")
-    part.write_text(yaml.safe_dump(values, sort_keys=False))
-    part.replace(file)
+    for part in ("engines", "trainers"):
+        values[part] = list(values[part])
+    unfinished = file.with_name(f".{file.name}.part")
+    unfinished.write_text(yaml.safe_dump(values, sort_keys=False))
+    unfinished.replace(file)
 
 
 def read_measured(file: Path, *, software: Mapping[str, str] | None = None) -> MeasuredProfile:
@@ -148,20 +153,24 @@ def read_measured(file: Path, *, software: Mapping[str, str] | None = None) -> M
     """
     try:
         values: dict[str, Any] = yaml.safe_load(file.read_text())
-        engines = tuple(_engine_law(engine) for engine in values["engines"])
-        rest: dict[str, Any] = {name: value for name, value in values.items() if name != "engines"}
-        profile = MeasuredProfile(engines=engines, **rest)
+        version = values["version"]
+        profile = _profile(values) if version == PROFILE_VERSION else None
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
         raise ConfigError(f"{file} is no calibration profile ({error}); run `libra calibrate` again") from None
-    if profile.version != PROFILE_VERSION:
-        raise ConfigError(
-            f"{file} has version {profile.version}, this Libra reads {PROFILE_VERSION}; run `libra calibrate` again"
-        )
+    if profile is None:
+        raise ConfigError(f"{file} has version {version}, this Libra reads {PROFILE_VERSION}; run `libra calibrate` again")
     different = {name: (profile.software.get(name), want) for name, want in (software or {}).items()}
     changed = [f"{name} {old} then, {new} now" for name, (old, new) in different.items() if old != new]
     if changed:
         raise ConfigError(f"{file} was measured with other software ({'; '.join(changed)}); run `libra calibrate` again")
     return profile
+
+
+def _profile(values: dict[str, Any]) -> MeasuredProfile:
+    engines = tuple(_engine_law(engine) for engine in values["engines"])
+    trainers = tuple(TrainerLawFit(**trainer) for trainer in values["trainers"])
+    rest: dict[str, Any] = {name: value for name, value in values.items() if name not in ("engines", "trainers")}
+    return MeasuredProfile(engines=engines, trainers=trainers, **rest)
 
 
 def _engine_law(values: dict[str, Any]) -> EngineLawFit:

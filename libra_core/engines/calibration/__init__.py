@@ -1,1 +1,1 @@
-"""Measuring this host's engine for the cost evaluator (`libra calibrate`)."""
+"""Measuring this host's engine and trainer for the cost evaluator (`libra calibrate`)."""

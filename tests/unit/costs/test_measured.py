@@ -12,6 +12,7 @@ from libra_core.costs.measured import (
     read_measured,
     write_measured,
 )
+from libra_core.costs.measured_training import TrainerLawFit
 from libra_core.errors import ConfigError
 
 SOFTWARE = {"vllm": "0.32.0", "torch": "2.13.0"}
@@ -22,16 +23,31 @@ DECODE = [
 ]
 PREFILL = [PrefillCell(prompt_tokens=n, seconds=3e-3 + 3e-5 * n + 3e-8 * n * n / 2) for n in (32, 256, 1024, 1900)]
 
+TRAINER = TrainerLawFit(
+    tp=1,
+    pp=1,
+    micro_batch_s=0.01,
+    s_per_token=1e-4,
+    s_per_token2=6e-8,
+    step_s=0.005,
+    held_out_median_error=0.02,
+    held_out_worst_error=0.1,
+    batch_error=-0.05,
+    num_cells=9,
+)
+
 
 def profile() -> MeasuredProfile:
     return MeasuredProfile(
         version=PROFILE_VERSION,
         host="here",
+        device="a processor, 2 cores",
         model="tiny",
         measured_on="2026-11-29",
         clock="cpu",
         software=SOFTWARE,
         engines=(fit_engine(1, 131_072, DECODE, PREFILL),),
+        trainers=(TRAINER,),
         max_context_tokens=2048,
     )
 
@@ -55,8 +71,16 @@ def test_a_profile_of_other_software_is_refused(tmp_path: Path) -> None:
         read_measured(tmp_path / "host.yaml", software={"vllm": "0.33.0"})
 
 
+def test_a_profile_of_another_version_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "host.yaml"
+    write_measured(profile(), file)
+    file.write_text(file.read_text().replace(f"version: {PROFILE_VERSION}", "version: 1"))
+    with pytest.raises(ConfigError, match="has version 1, this Libra reads 2; run `libra calibrate` again"):
+        read_measured(file)
+
+
 def test_a_damaged_profile_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "host.yaml").write_text("version: 1\n")
+    (tmp_path / "host.yaml").write_text(f"version: {PROFILE_VERSION}\n")
     with pytest.raises(ConfigError, match="run `libra calibrate` again"):
         read_measured(tmp_path / "host.yaml")
 
