@@ -157,11 +157,16 @@ def read_measured(file: Path, *, software: Mapping[str, str] | None = None) -> M
         raise ConfigError(
             f"{file} has version {profile.version}, this Libra reads {PROFILE_VERSION}; run `libra calibrate` again"
         )
-    different = {name: (profile.software.get(name), want) for name, want in (software or {}).items()}
+    require_software(profile, software or {}, str(file))
+    return profile
+
+
+def require_software(profile: MeasuredProfile, software: Mapping[str, str], where: str) -> None:
+    """Raises `ConfigError` unless the profile was measured with these versions."""
+    different = {name: (profile.software.get(name), want) for name, want in software.items()}
     changed = [f"{name} {old} then, {new} now" for name, (old, new) in different.items() if old != new]
     if changed:
-        raise ConfigError(f"{file} was measured with other software ({'; '.join(changed)}); run `libra calibrate` again")
-    return profile
+        raise ConfigError(f"{where} was measured with other software ({'; '.join(changed)}); run `libra calibrate` again")
 
 
 def _engine_law(values: dict[str, Any]) -> EngineLawFit:
