@@ -16,6 +16,9 @@ class PlannerConfig(Section):
     """Unset: all GPUs of all nodes. Fewer leave the last node partly used."""
     device: str = "a800_sxm_80"
     """Device profile: a name in `configs/hardware` or a path."""
+    profile: str | None = None
+    """Profile of this host by `libra calibrate`, from which a run forecasts its rollout. Unset: the kernels of `device`, on
+    the CPU backend those of `cpu_host` (orders of magnitude only)."""
     model: str | None = None
     """Model facts: a name in `configs/model`, an HF folder or a `config.json`. Unset: `model.path`."""
     history: str | None = None
@@ -24,8 +27,6 @@ class PlannerConfig(Section):
     """Which generated lengths stand in for a history (`docs/planner.md`)."""
     half_life_steps: float = Field(default=10.0, gt=0)
     """A trajectory that is so many optimizer steps older counts half."""
-    horizon_steps: int = Field(default=200, ge=1)
-    """Steps over which a change of plan must repay its cost."""
     modes: tuple[Literal["asynchronous", "colocated"], ...] = Field(default=("asynchronous", "colocated"), min_length=1)
     """Modes that may be proposed."""
     streamed: Literal["search", "always", "never"] = "search"

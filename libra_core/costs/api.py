@@ -3,7 +3,7 @@
 from libra_core.costs.facts import DeviceProfile, Fit, Grounding, Link, ModelFacts, Provenance
 from libra_core.costs.intervals import EngineLimits, RequestTable
 from libra_core.costs.layouts import TrainingLoad, TrainingShape
-from libra_core.costs.measured import MeasuredProfile, MeasuredRolloutCosts, read_measured
+from libra_core.costs.measured import MeasuredProfile, MeasuredRolloutCosts, read_measured, require_software
 from libra_core.costs.measured_training import MeasuredTrainingCosts
 from libra_core.costs.memory import TrainMemory
 from libra_core.costs.profiles import load_device, load_model, model_from_hf
@@ -37,5 +37,6 @@ __all__ = [
     "model_from_hf",
     "one_forward_one_backward",
     "read_measured",
+    "require_software",
     "scaled",
 ]

@@ -159,11 +159,16 @@ def read_measured(file: Path, *, software: Mapping[str, str] | None = None) -> M
         raise ConfigError(f"{file} is no calibration profile ({error}); run `libra calibrate` again") from None
     if profile is None:
         raise ConfigError(f"{file} has version {version}, this Libra reads {PROFILE_VERSION}; run `libra calibrate` again")
-    different = {name: (profile.software.get(name), want) for name, want in (software or {}).items()}
+    require_software(profile, software or {}, str(file))
+    return profile
+
+
+def require_software(profile: MeasuredProfile, software: Mapping[str, str], where: str) -> None:
+    """Raises `ConfigError` unless the profile was measured with these versions."""
+    different = {name: (profile.software.get(name), want) for name, want in software.items()}
     changed = [f"{name} {old} then, {new} now" for name, (old, new) in different.items() if old != new]
     if changed:
-        raise ConfigError(f"{file} was measured with other software ({'; '.join(changed)}); run `libra calibrate` again")
-    return profile
+        raise ConfigError(f"{where} was measured with other software ({'; '.join(changed)}); run `libra calibrate` again")
 
 
 def _profile(values: dict[str, Any]) -> MeasuredProfile:

@@ -204,10 +204,10 @@ def _curves(file: Path) -> tuple[dict[str, Curve], dict[str, Provenance]]:
     for name, item in (_read_yaml(file) if file.exists() else {}).items():
         provenance[name] = _provenance(item, f"{file}: {name}")
         curves[name] = Curve(
-            launch_s=item["launch_s"],
-            compute_efficiency=item["compute_efficiency"],
-            memory_efficiency=item["memory_efficiency"],
-            power=item["power"],
+            launch_s=float(item["launch_s"]),  # YAML 1.1 reads 2e-05 as text
+            compute_efficiency=float(item["compute_efficiency"]),
+            memory_efficiency=float(item["memory_efficiency"]),
+            power=float(item["power"]),
             knots=tuple(tuple(axis) for axis in item.get("knots", ())),
             table=tuple(item.get("table", ())),
             median_error=item.get("held_out_median_error", float("nan")),

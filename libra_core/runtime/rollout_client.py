@@ -2,11 +2,13 @@
 
 import time
 from collections import defaultdict
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
 from libra_core.config import LibraConfig
 from libra_core.errors import DeadlineError, ResourceError
+from libra_core.planning.run_forecast import RunForecaster
 from libra_core.runtime.account import IterationTimes, engine_deltas, time_account, training_intervals
 from libra_core.runtime.clients import TrainerClient, ask
 from libra_core.runtime.fleet import ActorHandle
@@ -48,8 +50,9 @@ class RolloutClient:
         self._engines: dict[EngineId, EngineStats] = {}
         self.begin_iterations()
 
-    def begin_iterations(self) -> None:
-        """Start the clock of the first iteration."""
+    def begin_iterations(self, forecaster: RunForecaster | None = None) -> None:
+        """Start the clock of the first iteration; with a forecaster, reports compare each iteration with its forecast."""
+        self._forecaster = forecaster
         self._iteration_started_s = time.time()
 
     def take_batch(self, step: int) -> RolloutReport:
@@ -118,7 +121,7 @@ class RolloutClient:
         account = time_account(times, deltas, rollout)
         self._waits, self._publications = [], []
         train_s, iter_s = total_s(trainer), window[1] - window[0]
-        return IterationReport(
+        report = IterationReport(
             step=step,
             rollout=rollout,
             reward=reward,
@@ -134,6 +137,7 @@ class RolloutClient:
             kv_usage_max=max((engine.kv_usage for engine in stats), default=0.0),
             queued=state["queued"],
         )
+        return replace(report, forecast=self._forecaster.check(report)) if self._forecaster else report
 
     def trace_events(self, since_s: float) -> list[dict[str, Any]]:
         """Chrome trace events (microseconds) of engines, tools and trainer since a unix time."""

@@ -20,6 +20,7 @@ from libra_core.runtime.clients import ControllerClient, RewardClient, TrainerCl
 from libra_core.runtime.controller import ClusterControllerActor, StartedEngine
 from libra_core.runtime.coordinator import RolloutCoordinatorActor
 from libra_core.runtime.fleet import ActorHandle
+from libra_core.runtime.forecasting import open_forecaster
 from libra_core.runtime.publisher import WeightPublisher
 from libra_core.runtime.rollout_client import RolloutClient
 from libra_core.runtime.scorer import RewardActor
@@ -139,7 +140,7 @@ def _start_actors(session: Session, model_folder: str, resume_from: Path | None,
     report("publishing the first weights", 0.9)
     rollout.publish(version)
     ask("the coordinator to begin", coordinator.begin.remote())
-    rollout.begin_iterations()
+    rollout.begin_iterations(open_forecaster(config, plan_of(config), model_folder))
     session.connection = Connection(
         rollout=rollout,
         reward=RewardClient(scorer),

@@ -31,6 +31,7 @@ def summarise_batch(
     samples = [t for group in groups for t in group.usable]
     staleness = [step - t.oldest_version for t in samples if t.versions]
     tool_returns = [answer for t in samples for answer in t.tool_returns]
+    lengths = [len(t.token_ids) for t in samples]
     return RolloutReport(
         step=step,
         batch_id=batch_name(step),
@@ -40,6 +41,10 @@ def summarise_batch(
         prompt_tokens=sum(t.prompt_tokens for t in samples),
         generated_tokens=sum(t.generated_tokens for t in samples),
         tool_tokens=sum(answer.payload_tokens for answer in tool_returns),
+        longest_tokens=max(lengths, default=0),
+        longest_generated_tokens=max((t.generated_tokens for t in samples), default=0),
+        squared_tokens=sum(length**2 for length in lengths),
+        longest_tool_s=max((sum(answer.duration_s for answer in t.tool_returns) for t in samples), default=0.0),
         mean_turns=fmean(t.turns for t in samples) if samples else 0.0,
         truncated=sum(t.finish_reason is FinishReason.LENGTH for t in samples),
         tool_calls=len(tool_returns),

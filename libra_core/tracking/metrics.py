@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from libra_core.types.forecast import StepForecast
 from libra_core.types.reports import IterationReport
 
 
@@ -30,6 +31,22 @@ METRICS: tuple[Metric, ...] = (
     _metric("iteration/preemptions", "requests that engines put back for want of KV cache", lambda r: r.preemptions),
     _metric("iteration/kv_usage_max_fraction", "fullest KV cache at the end of the iteration", lambda r: r.kv_usage_max),
     _metric("iteration/queued", "trajectories without a place on an engine at its end", lambda r: r.queued),
+    _metric("forecast/t_train_s", "T_train as forecast before the iteration, export left out", lambda r: _forecast(r).t_train_s),
+    _metric(
+        "forecast/t_rollout_s",
+        "T_rollout as forecast before it: one batch that starts together",
+        lambda r: _forecast(r).t_rollout_s,
+    ),
+    _metric(
+        "forecast/t_train_error_fraction",
+        "its error against `iteration/t_train_s`, absolute and relative, running mean",
+        lambda r: r.forecast.t_train_error if r.forecast else math.nan,
+    ),
+    _metric(
+        "forecast/t_rollout_error_fraction",
+        "its error against `iteration/t_rollout_s`, absolute and relative, running mean",
+        lambda r: r.forecast.t_rollout_error if r.forecast else math.nan,
+    ),
     _metric("account/trainer_busy_s", "trainer: forward, backward and optimizer", lambda r: r.account.trainer_busy_s),
     _metric(
         "account/trainer_waits_groups_s", "trainer: groups still being generated", lambda r: r.account.trainer_waits_groups_s
@@ -137,6 +154,10 @@ def metrics_markdown() -> str:
 
 def _share(count: int, report: IterationReport) -> float:
     return count / report.rollout.trajectories if report.rollout.trajectories else math.nan
+
+
+def _forecast(report: IterationReport) -> StepForecast:
+    return report.forecast.forecast if report.forecast else StepForecast(t_train_s=math.nan, t_rollout_s=math.nan)
 
 
 def _longest_pause(report: IterationReport) -> float:

@@ -59,6 +59,26 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepForecast:
+    """One iteration before it runs; nan where no law or no measurement is at hand."""
+
+    t_train_s: float
+    """Log-prob pass, forward, backward and optimizer; without the export of the weights."""
+    t_rollout_s: float
+    """Fleet's time for one batch whose trajectories start together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastCheck:
+    """What was forecast of an iteration, and how far such forecasts have been off so far."""
+
+    forecast: StepForecast
+    t_train_error: float
+    """Running mean of |forecast - measured| / measured, recent iterations counting more; nan before the first comparison."""
+    t_rollout_error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """A plan, how it is run, and its forecast."""
 

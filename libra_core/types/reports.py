@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from libra_core.types.forecast import ForecastCheck
 from libra_core.types.ids import BatchId, EngineId, PolicyVersion
 
 
@@ -41,6 +42,13 @@ class RolloutReport:
     prompt_tokens: int
     generated_tokens: int
     tool_tokens: int
+    longest_tokens: int
+    """Of one trajectory: prompt, generated and tool tokens together."""
+    longest_generated_tokens: int
+    squared_tokens: int
+    """Σ L² over trajectories of all their tokens; attention grows with it."""
+    longest_tool_s: float
+    """Of one trajectory: seconds in all its tools."""
     mean_turns: float
     truncated: int
     """Trajectories that ended by length instead of by the stop token."""
@@ -197,3 +205,5 @@ class IterationReport:
     """Of the fullest engine at the end of the iteration."""
     queued: int
     """Trajectories without a place on an engine at the end of the iteration."""
+    forecast: ForecastCheck | None = None
+    """Made before the iteration; None without a law, and in the first iteration of a process."""

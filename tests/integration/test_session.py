@@ -73,6 +73,7 @@ def test_broadcast_reaches_every_engine_and_a_resumed_run_continues_where_it_sto
     assert_nothing_left()
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_refused_and_the_refusal_leaves_nothing_running(model: Path, tmp_path: Path) -> None:
     config = small_config(model, tmp_path)
     first = tmp_path / "first"

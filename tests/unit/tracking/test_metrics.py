@@ -3,6 +3,7 @@ import math
 from pathlib import Path
 
 from libra_core.tracking.metrics import METRICS, iteration_metrics, metrics_markdown
+from libra_core.types.forecast import ForecastCheck, StepForecast
 from support.reports import iteration_report, publication_report, reward_report, update_report
 
 ROOT = Path(__file__).parents[3]
@@ -11,7 +12,15 @@ ROOT = Path(__file__).parents[3]
 def test_names_are_unique_and_grouped() -> None:
     names = [metric.name for metric in METRICS]
     assert len(names) == len(set(names))
-    assert {name.split("/")[0] for name in names} == {"iteration", "account", "rollout", "reward", "train", "publication"}
+    assert {name.split("/")[0] for name in names} == {
+        "iteration",
+        "forecast",
+        "account",
+        "rollout",
+        "reward",
+        "train",
+        "publication",
+    }
 
 
 def test_names_that_others_rely_on() -> None:
@@ -39,3 +48,15 @@ def test_values_that_are_not_finite_are_left_out() -> None:
 
 def test_metrics_page_is_up_to_date() -> None:
     assert (ROOT / "docs" / "metrics.md").read_text() == metrics_markdown(), "run `make docs`"
+
+
+def test_an_iteration_without_a_forecast_has_no_forecast_metrics() -> None:
+    assert not [name for name in iteration_metrics(iteration_report()) if name.startswith("forecast/")]
+
+
+def test_a_side_without_a_law_is_left_out() -> None:
+    forecast = StepForecast(t_train_s=1.5, t_rollout_s=math.nan)
+    check = ForecastCheck(forecast=forecast, t_train_error=0.25, t_rollout_error=math.nan)
+    metrics = iteration_metrics(iteration_report(forecast=check))
+    found = {name: value for name, value in metrics.items() if name.startswith("forecast/")}
+    assert found == {"forecast/t_train_s": 1.5, "forecast/t_train_error_fraction": 0.25}

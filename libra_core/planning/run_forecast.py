@@ -1,0 +1,198 @@
+"""T_train and T_rollout of the next iteration of a run, from the batches before it; and how far such forecasts were off.
+
+Known before an iteration: recency-weighted counters of the batches before it. A batch is known by its sums and its longest
+trajectory, so the fleet's law sees equal trajectories and one long one, dealt evenly over the engines and started together.
+Not in the laws: prefix caching, the export of weights, orchestration, other work on the host. The error shows them; nothing is
+corrected.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+
+import numpy as np
+
+from libra_core.costs.api import EngineLimits, RequestTable, StepCoefficients, TrainingCosts, TrainingLoad, TrainingShape
+from libra_core.types.forecast import ForecastCheck, StepForecast
+from libra_core.types.reports import IterationReport, RolloutReport, UpdateReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOfRun:
+    """Law and limits of the engines of one degree."""
+
+    coefficients: StepCoefficients
+    limits: EngineLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetLaw:
+    """The active plan's engines."""
+
+    engines: tuple[EngineOfRun, ...]
+    """One entry a degree."""
+    num_engines: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerLaw:
+    """The active plan's trainer."""
+
+    costs: TrainingCosts
+    shape: TrainingShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLaws:
+    """None: no law is known."""
+
+    fleet: FleetLaw | None = None
+    trainer: TrainerLaw | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratedBatch:
+    """Expected counters of one batch, summed over its trajectories unless named."""
+
+    trajectories: float
+    prompt_tokens: float
+    generated_tokens: float
+    tool_tokens: float
+    turns: float
+    longest_generated_tokens: float
+    longest_tool_s: float
+
+    @classmethod
+    def of(cls, report: RolloutReport) -> "GeneratedBatch":
+        return cls(
+            trajectories=report.trajectories,
+            prompt_tokens=report.prompt_tokens,
+            generated_tokens=report.generated_tokens,
+            tool_tokens=report.tool_tokens,
+            turns=report.mean_turns * report.trajectories,
+            longest_generated_tokens=report.longest_generated_tokens,
+            longest_tool_s=report.longest_tool_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedBatch:
+    """Expected counters of one optimizer step; groups without learning signal are not in it."""
+
+    sequences: float
+    tokens: float
+    squared_tokens: float
+    longest_tokens: float
+    micro_batches: float
+
+    @classmethod
+    def of(cls, rollout: RolloutReport, update: UpdateReport) -> "TrainedBatch":
+        """The trained part is taken to have the lengths of the whole batch."""
+        share = update.tokens / max(1, rollout.prompt_tokens + rollout.generated_tokens + rollout.tool_tokens)
+        return cls(
+            sequences=share * rollout.trajectories,
+            tokens=update.tokens,
+            squared_tokens=share * rollout.squared_tokens,
+            longest_tokens=rollout.longest_tokens,
+            micro_batches=update.micro_batches,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecentMean:
+    """Mean of named values in which each is worth `decay` times the one after it."""
+
+    total: Mapping[str, float] = field(default_factory=dict[str, float])
+    weight: float = 0.0
+
+    def including(self, values: Mapping[str, float], decay: float) -> "RecentMean":
+        total = {name: decay * self.total.get(name, 0.0) + value for name, value in values.items()}
+        return RecentMean(total=total, weight=decay * self.weight + 1.0)
+
+    @property
+    def mean(self) -> dict[str, float]:
+        """Empty before the first value."""
+        return {name: value / self.weight for name, value in self.total.items()}
+
+
+def forecast_rollout_s(law: FleetLaw, batch: GeneratedBatch) -> float:
+    """Until the slowest engine has finished its even share of the batch; infinite when a trajectory exceeds its KV cache."""
+    count = max(1, math.ceil(batch.trajectories / law.num_engines))
+    each = 1.0 / max(batch.trajectories, 1.0)
+    longest = batch.longest_generated_tokens
+    others = (batch.generated_tokens * each * count - longest) / (count - 1) if count > 1 else longest
+    generated = np.full(count, min(max(others, 0.0), longest))
+    generated[-1] = longest
+    tool_s = np.zeros(count)
+    tool_s[-1] = batch.longest_tool_s
+    table = RequestTable(
+        np.full(count, batch.prompt_tokens * each),
+        generated,
+        np.full(count, batch.tool_tokens * each),
+        tool_s,
+        np.full(count, batch.turns * each),
+    )
+    return max(table.makespan_s(0, count - 1, engine.coefficients, engine.limits) for engine in law.engines)
+
+
+def forecast_train_s(law: TrainerLaw, batch: TrainedBatch) -> float:
+    """One step with micro-batches as full as they were: a streamed step packs each share of groups for itself."""
+    filled = math.ceil(batch.tokens / max(batch.micro_batches, 1.0))
+    load = TrainingLoad(
+        num_sequences=max(1, round(batch.sequences)),
+        tokens=batch.tokens,
+        squared_tokens=batch.squared_tokens,
+        longest_tokens=batch.longest_tokens,
+    )
+    shape = replace(law.shape, micro_batch_tokens=max(1, filled))
+    return law.costs.estimate(shape, load).parts.total_s
+
+
+class RunForecaster:
+    """Forecasts each iteration from those before. Owned by the flow's process, called once an iteration."""
+
+    def __init__(self, laws: RunLaws, *, half_life_steps: float, last_full_step: int) -> None:
+        """`last_full_step`: after it the fleet has less than a batch to generate, so T_rollout is not forecast."""
+        self._laws = laws
+        self._decay = 0.5 ** (1.0 / half_life_steps)
+        self._last_full_step = last_full_step
+        self._generated = RecentMean()
+        self._trained = RecentMean()
+        self._train_error = RecentMean()
+        self._rollout_error = RecentMean()
+
+    def check(self, report: IterationReport) -> ForecastCheck | None:
+        """Compare the iteration with what was known before it, then learn from it. None where nothing could be forecast."""
+        forecast = self.forecast(report.step)
+        if not report.update.skipped:
+            self._train_error = self._compared(self._train_error, forecast.t_train_s, report.t_train_s)
+        self._rollout_error = self._compared(self._rollout_error, forecast.t_rollout_s, report.t_rollout_s)
+        self._observe(report)
+        if math.isnan(forecast.t_train_s) and math.isnan(forecast.t_rollout_s):
+            return None
+        return ForecastCheck(
+            forecast=forecast,
+            t_train_error=self._train_error.mean.get("error", math.nan),
+            t_rollout_error=self._rollout_error.mean.get("error", math.nan),
+        )
+
+    def forecast(self, step: int) -> StepForecast:
+        """From the iterations so far."""
+        fleet, trainer = self._laws.fleet, self._laws.trainer
+        generated, trained = self._generated.mean, self._trained.mean
+        has_batch = bool(generated) and step <= self._last_full_step
+        return StepForecast(
+            t_train_s=forecast_train_s(trainer, TrainedBatch(**trained)) if trainer and trained else math.nan,
+            t_rollout_s=forecast_rollout_s(fleet, GeneratedBatch(**generated)) if fleet and has_batch else math.nan,
+        )
+
+    def _observe(self, report: IterationReport) -> None:
+        if report.rollout.trajectories:
+            self._generated = self._generated.including(asdict(GeneratedBatch.of(report.rollout)), self._decay)
+        if report.update.tokens and not report.update.skipped:
+            self._trained = self._trained.including(asdict(TrainedBatch.of(report.rollout, report.update)), self._decay)
+
+    def _compared(self, errors: RecentMean, forecast_s: float, measured_s: float) -> RecentMean:
+        if not math.isfinite(forecast_s) or measured_s <= 0:
+            return errors
+        return errors.including({"error": abs(forecast_s - measured_s) / measured_s}, self._decay)
