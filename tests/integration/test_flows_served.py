@@ -136,15 +136,24 @@ def _mlflow_run(uri: str) -> Any:
     return client, runs[0]
 
 
-def test_ephemeral_run_ends_with_one_json_line_and_continues_on_resume(tmp_path: Path, policy: Path) -> None:
-    overrides = _overrides(tmp_path, policy)
-    env = _environment(tmp_path / "prefect")
-    summary = _train(env, *_sets(overrides))
+def test_ephemeral_run_ends_with_one_json_line(tmp_path: Path, policy: Path) -> None:
+    summary = _train(_environment(tmp_path / "prefect"), *_sets(_overrides(tmp_path, policy)))
     assert summary["steps"] == STEPS
     assert summary["tokens_per_s"] > 0
     assert json.loads((Path(summary["run_dir"]) / "trace.json").read_text())
+    client, run = _mlflow_run(f"sqlite:///{tmp_path}/mlflow.db")
+    assert run.info.status == "FINISHED"
+    assert sorted(point.step for point in client.get_metric_history(run.info.run_id, "reward/mean")) == list(range(STEPS))
+
+
+@pytest.mark.slow
+def test_a_resumed_run_continues_in_the_same_folder_and_mlflow_run(tmp_path: Path, policy: Path) -> None:
+    overrides = _overrides(tmp_path, policy)
+    env = _environment(tmp_path / "prefect")
+    summary = _train(env, *_sets(overrides))
     longer = [override for override in overrides if not override.startswith("training.steps")]
     resumed = _train(env, "--resume", summary["run_dir"], *_sets([*longer, f"training.steps={STEPS + 1}"]))
+    assert resumed["run_dir"] == summary["run_dir"]
     assert resumed["steps"] == STEPS + 1
     assert resumed["policy_version"] == STEPS + 1
     client, run = _mlflow_run(f"sqlite:///{tmp_path}/mlflow.db")

@@ -48,22 +48,31 @@ def test_a_killed_engine_is_replaced_and_a_killed_trainer_ends_the_iteration_wit
     assert_nothing_left()
 
 
-def test_broadcast_reaches_every_engine_and_a_resumed_run_continues_where_it_stopped(model: Path, tmp_path: Path) -> None:
-    sections = {
-        "rollout": {"engines": [{"tp": 1, "count": 2}]},
-        "publication": {"transport": "broadcast", "in_flight": "abort"},
-    }
-    config = small_config(model, tmp_path, **sections)
-    first = tmp_path / "first"
-    with session(config, first) as connection:
+def test_broadcast_reaches_every_engine(model: Path, tmp_path: Path) -> None:
+    config = small_config(
+        model,
+        tmp_path,
+        rollout={"engines": [{"tp": 1, "count": 2}]},
+        publication={"transport": "broadcast", "in_flight": "abort"},
+    )
+    with session(config, tmp_path / "run") as connection:
         for step in range(2):
             _, _, publication = iterate(connection, step)
             assert len(publication.engines) == 2
             assert publication.canary_max_error < 1e-4
+    assert_nothing_left()
+
+
+@pytest.mark.slow
+def test_a_resumed_session_continues_with_the_same_weights(model: Path, tmp_path: Path) -> None:
+    first = tmp_path / "first"
+    with session(small_config(model, tmp_path), first) as connection:
+        for step in range(2):
+            iterate(connection, step)
         connection.trainer.save(2)
         digest = connection.trainer.digest()
 
-    resumed = small_config(model, tmp_path, run={"root": str(tmp_path), "resume": str(first)}, **sections)
+    resumed = small_config(model, tmp_path, run={"root": str(tmp_path), "resume": str(first)})
     with session(resumed, tmp_path / "second") as connection:
         assert connection.trainer.version() == 2
         assert connection.trainer.digest() == digest
