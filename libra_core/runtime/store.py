@@ -139,13 +139,6 @@ class TrajectoryStoreActor:
             places=places,
         )
 
-    async def return_batch(self, step: int) -> None:
-        """Give the groups of an interrupted step back; they keep their age."""
-        async with self._changed:
-            batch = self._batches.pop(batch_name(step), Batch())
-            self._ready.update({group.index: group for group in batch.groups})
-            self._changed.notify_all()
-
     async def groups(self, batch_id: BatchId) -> list[TrajectoryGroup]:
         return self._batch(batch_id).groups
 

@@ -29,7 +29,6 @@ class FailureKind(StrEnum):
     ENGINE = "engine"
     TOOL_RUNNER = "tool_runner"
     SCORER = "scorer"
-    DEADLINE = "deadline"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,17 +113,6 @@ def test_a_full_batch_takes_no_more_and_its_groups_serve_no_other_step() -> None
     run(claim())
 
 
-def test_an_interrupted_step_gives_its_groups_back() -> None:
-    async def claim() -> None:
-        target = store()
-        await put(target, 0, 1)
-        await target.take(0, 1.0)
-        await target.return_batch(0)
-        assert (await target.take(0, 1.0)).groups == (0, 1)
-
-    run(claim())
-
-
 def test_the_cursor_counts_a_batch_only_once_it_is_trained_and_no_group_is_ever_lost_from_the_account() -> None:
     async def claim() -> None:
         target = store()
