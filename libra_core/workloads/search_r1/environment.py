@@ -11,7 +11,8 @@ from libra_core.workloads.search_r1 import tags
 from libra_core.workloads.search_r1.facts import World
 from libra_core.workloads.search_r1.passages import corpus
 from libra_core.workloads.search_r1.retrieval import PassageIndex
-from libra_core.workloads.search_r1.scoring import exact_match, last_turn
+from libra_core.workloads.search_r1.scoring import exact_match
+from libra_core.workloads.spoken import last_turn
 from libra_core.workloads.text_codec import TextCodec
 
 SEARCH_TOOL: Final = "search"

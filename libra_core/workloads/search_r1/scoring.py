@@ -5,8 +5,6 @@ import string
 from collections.abc import Sequence
 from typing import Final
 
-from libra_core.types.trajectory import Trajectory
-
 _ARTICLES: Final = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION: Final = str.maketrans("", "", string.punctuation + "’")
 
@@ -20,12 +18,3 @@ def exact_match(answer: str, accepted: Sequence[str]) -> bool:
     """An answer that normalises to nothing matches nothing."""
     normalised = normalise(answer)
     return bool(normalised) and normalised in {normalise(candidate) for candidate in accepted}
-
-
-def last_turn(trajectory: Trajectory) -> tuple[int, ...]:
-    """The tokens that the policy sampled after the last prompt or tool token; empty when a tool spoke last."""
-    end = len(trajectory.token_ids)
-    start = end
-    while start and trajectory.loss_mask[start - 1]:
-        start -= 1
-    return trajectory.token_ids[start:end]
