@@ -24,6 +24,8 @@ def build_workload(config: LibraConfig, model_folder: Path) -> Workload:
     """
     match config.workload:
         case SearchR1Config():
+            if config.workload.train_files:
+                return _search_r1_files(config.workload, model_folder, config)
             return _search_r1(config.workload, model_folder, config.seed)
         case DapoMathConfig():
             return _dapo_math(config.workload, model_folder, config)
@@ -45,6 +47,23 @@ def _search_r1(settings: SearchR1Config, model_folder: Path, seed: int) -> Workl
     return Workload(
         environment=SearchEnvironment(codec, world, top_k=settings.top_k, max_passage_tokens=settings.max_passage_tokens),
         prompts=SearchPromptSource(codec, split, two_hop_share=settings.two_hop_share, seed=seed),
+    )
+
+
+def _search_r1_files(settings: SearchR1Config, model_folder: Path, config: LibraConfig) -> Workload:
+    from libra_core.workloads.chat import Chat
+    from libra_core.workloads.search_r1.choose import open_retriever
+    from libra_core.workloads.search_r1.file_source import FileQuestionSource
+    from libra_core.workloads.search_r1.questions_file import load_questions
+    from libra_core.workloads.search_r1.tag_environment import TagSearchEnvironment
+    from libra_core.workloads.text_codec import TextCodec
+
+    codec = TextCodec.from_folder(model_folder)
+    training = [question for file in settings.train_files for question in load_questions(Path(file))]
+    heldout = [question for file in settings.heldout_files for question in load_questions(Path(file))]
+    return Workload(
+        environment=TagSearchEnvironment(codec, settings, open_retriever(settings, Path(config.run.root) / "cache" / "bm25")),
+        prompts=FileQuestionSource(Chat(codec), training, heldout, seed=config.seed),
     )
 
 

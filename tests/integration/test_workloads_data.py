@@ -10,6 +10,9 @@ from libra_core.config.loading import data_folder
 from libra_core.workloads.dapo_math.answers import extract_answer
 from libra_core.workloads.dapo_math.grading import GraderPool
 from libra_core.workloads.dapo_math.problems import load_problems
+from libra_core.workloads.rows import read_rows
+from libra_core.workloads.search_r1.corpus_index import open_corpus
+from libra_core.workloads.search_r1.questions_file import load_questions
 
 TASKS = data_folder() / "tasks"
 SAME_AS_NEXT = {"math500_test.jsonl.gz": [("5", "x=5")]}
@@ -53,7 +56,7 @@ def test_gold_answers_equal_themselves_and_not_their_neighbours(name: str, count
 
 def test_dapo_rows_load_by_schema() -> None:
     rows = load_problems(_file("dapo_math_17k_sample5.jsonl"))
-    assert [problem.answer for problem in rows][0] == "10"
+    assert rows[0].answer == "10"
     assert len(rows) == 5
     aime = load_problems(_file("dapo_aime2024.parquet"))
     assert len(aime) == 960
@@ -64,3 +67,18 @@ def test_dapo_rows_load_by_schema() -> None:
 
 def test_deepmath_loads() -> None:
     assert len(load_problems(_file("deepmath_1500.jsonl.gz"))) == 1500
+
+
+def test_gold_passages_are_found(tmp_path: Path) -> None:
+    """HotpotQA's questions against the thousand passages of all of them."""
+    rows = list(read_rows(_file("hotpotqa_distractor_100.jsonl.gz")))
+    assert len(load_questions(TASKS / "hotpotqa_distractor_100.jsonl.gz")) == 100
+    index = open_corpus(_file("hotpotqa_distractor_100_corpus.json.gz"), tmp_path)
+    some = both = 0
+    for row in rows:
+        found = {passage.title for passage in index.best(row["question"], 10)}
+        gold = set(row["supporting_facts"]["title"])
+        some += bool(found & gold)
+        both += gold <= found
+    print(f"HotpotQA-100, BM25 top 10 of 1,000: a gold passage {some} %, all gold passages {both} %")
+    assert some >= 90
