@@ -80,7 +80,8 @@ def _build(corpus: Path, folder: Path) -> None:
     bm25.index([document_terms(passage) for passage in passages], show_progress=False)
     scratch = folder.with_suffix(".partial")
     shutil.rmtree(scratch, ignore_errors=True)
-    bm25.save(str(scratch), corpus=[{"title": passage.title, "text": passage.text} for passage in passages])
+    rows = [{"title": passage.title, "text": passage.text} for passage in passages]
+    bm25.save(str(scratch), corpus=rows, show_progress=False)
     (scratch / _DONE).write_text(json.dumps({"passages": len(passages), "corpus": str(corpus)}), encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     scratch.rename(folder)
