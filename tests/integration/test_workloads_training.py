@@ -51,7 +51,7 @@ def workload(name: str, folder: Path) -> dict[str, Any]:
 def test_a_real_model_runs_one_iteration(name: str, smollm2: Path, tmp_path: Path) -> None:
     config = validate_config(
         {
-            "model": {"path": str(smollm2), "dtype": "bfloat16"},
+            "model": {"path": str(smollm2), "dtype": "float32"},
             "run": {"root": str(tmp_path)},
             "workload": workload(name, tmp_path),
             "rollout": {
