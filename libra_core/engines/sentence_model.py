@@ -36,13 +36,8 @@ def sentence_embedder(batch_size: int = 32) -> Callable[[Sequence[str]], NDArray
     def embed(texts: Sequence[str]) -> NDArray[np.float32]:
         parts = []
         for start in range(0, len(texts), batch_size):
-            batch = tokenizer(
-                list(texts[start : start + batch_size]),
-                padding=True,
-                truncation=True,
-                max_length=_MOST_TOKENS,
-                return_tensors="pt",
-            )
+            some = list(texts[start : start + batch_size])
+            batch = tokenizer(some, padding=True, truncation=True, max_length=_MOST_TOKENS, return_tensors="pt")
             with torch.inference_mode():
                 states = model(**batch).last_hidden_state
             mask = batch["attention_mask"].unsqueeze(-1).to(states.dtype)

@@ -89,7 +89,7 @@ A800_14B: dict[int, EngineLaw] = {
     4: EngineLaw(a_s=7.8e-3, b_s=44e-6, c_s=0.029e-6, prefill_s_per_token=64e-6),
     8: EngineLaw(a_s=5.8e-3, b_s=40e-6, c_s=0.0145e-6, prefill_s_per_token=49e-6),
 }
-"""A 14B model on A800, derived from measured A100 kernels (`notes/study.md` section 1); ratios between degrees are what counts."""
+"""A 14B model on A800, derived from measured A100 kernels (docs/routing.md); the ratios between degrees are what counts."""
 
 
 def table_for(buckets: Buckets, lengths: Sequence[float], laws: dict[int, EngineLaw] | None = None) -> CostTable:

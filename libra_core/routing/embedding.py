@@ -40,7 +40,7 @@ class Ridge:
         self._moment += target * features
         self.samples += 1
         if self.samples % _SOLVE_EVERY == 0 or self._weights is None or self.samples < _SOLVE_EVERY:
-            self._weights = np.linalg.solve(self._gram, self._moment)
+            self._weights = np.linalg.solve(self._gram, self._moment).astype(np.float64)
 
     def predict(self, features: Vector) -> float | None:
         """None before the first sample."""

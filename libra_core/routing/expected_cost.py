@@ -99,17 +99,12 @@ class ExpectedCost:
 def _slowdowns(engines: Sequence[EngineLoad], current: EngineId | None) -> dict[int, float]:
     """By bucket that has a place: how much slower its best engine decodes for want of slots, 1 where there are enough."""
     found: dict[int, float] = {}
+    home: EngineLoad | None = None
     for engine in engines:
-        at_home = engine.engine_id == current
-        if engine.capacity is None:
-            slowdown = 1.0
-        elif at_home:
-            slowdown = max(1.0, engine.in_flight / engine.capacity)
-        elif is_full(engine):
-            continue
-        else:
-            slowdown = 1.0
-        bucket = engine.bucket
-        if at_home or slowdown < found.get(bucket, math.inf):
-            found[bucket] = slowdown
+        if engine.engine_id == current:
+            home = engine
+        elif engine.bucket not in found and not is_full(engine):
+            found[engine.bucket] = 1.0
+    if home is not None:
+        found[home.bucket] = 1.0 if home.capacity is None else max(1.0, home.in_flight / home.capacity)
     return found or {engine.bucket: 1.0 for engine in engines}

@@ -4,8 +4,10 @@ At most one move per trajectory: the figure that papers report counts a second o
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from libra_core.ports.routing import EngineLoad, FinishedTrajectory, TurnContext
 from libra_core.routing.buckets import Buckets
@@ -56,6 +58,6 @@ class MostLikely:
         self._moved.discard(trajectory_id)
         self.reader.forget(trajectory_id)
 
-    def _bucket_shares(self, generated_tokens: int, residual: Residual) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    def _bucket_shares(self, generated_tokens: int, residual: Residual) -> NDArray[Any]:
         places = np.searchsorted(self._limits, generated_tokens + _CENTRES)
         return np.bincount(places, weights=residual.shares, minlength=len(self._limits))

@@ -41,14 +41,20 @@ class NodeTable:
             found = self.children[key] = self._add(key)
         return found
 
-    def add(self, ids: Sequence[int], bins: Sequence[int], tokens: Sequence[int], weights: Sequence[float]) -> None:
-        """One visit each; `[n]` of everything."""
+    def add(self, ids: Sequence[int], bins: Ids, tokens: NDArray[np.float64], weights: NDArray[np.float64]) -> None:
+        """One visit each, `[n]` of everything; ids may repeat."""
         at = np.array(ids)
         at *= WIDTH
-        weight = np.array(weights)
-        places = np.concatenate((at + np.array(bins), at + TOKENS, at + WEIGHT))
-        values = np.concatenate((weight, weight * np.array(tokens, np.float64), weight))
-        np.add.at(self.rows.reshape(-1), places, values.astype(np.float32))
+        count = len(at)
+        places = np.empty(3 * count, np.int64)
+        np.add(at, bins, out=places[:count])
+        np.add(at, TOKENS, out=places[count : 2 * count])
+        np.add(at, WEIGHT, out=places[2 * count :])
+        values = np.empty(3 * count, np.float32)
+        values[:count] = weights
+        np.multiply(weights, tokens, out=values[count : 2 * count], casting="unsafe")
+        values[2 * count :] = weights
+        np.add.at(self.rows.reshape(-1), places, values)
 
     def scale(self, factor: float) -> None:
         self.rows[: len(self)] *= np.float32(factor)

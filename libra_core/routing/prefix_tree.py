@@ -11,6 +11,8 @@ weights matter, so nothing has to be touched when time passes.
 
 import math
 
+import numpy as np
+
 from libra_core.errors import ConfigError
 from libra_core.ports.routing import FinishedTrajectory
 from libra_core.routing.events import EventLabels
@@ -118,22 +120,16 @@ class PrefixTree:
             left -= tokens
         label = self.events.label
         labels = [label(outcome) for outcome in finished.tool_returns[: turns - 1]]
-        ids, turn_of = self._states(ROOT, labels)
         own = self.roots.get(finished.prompt_id)
         if own is None:
             own = self.roots[finished.prompt_id] = self.table.add_root()
-        own_ids, own_turn_of = self._states(own, labels)
-        ids += own_ids
-        turn_of += own_turn_of
-        share = self.unit / turns
-        weights = [self.unit] * len(ids)
-        weights += [share] * (2 * turns)
-        ids += [ROOT] * turns
-        ids += [own] * turns
-        every = list(range(turns))
-        turn_of += every
-        turn_of += every
-        self.table.add(ids, [bins[turn] for turn in turn_of], [remaining[turn] for turn in turn_of], weights)
+        ids, turn_of = [ROOT] * turns + [own] * turns, [*range(turns), *range(turns)]
+        self._visit(ROOT, labels, ids, turn_of)
+        self._visit(own, labels, ids, turn_of)
+        at = np.array(turn_of)
+        weights = np.full(len(ids), self.unit)
+        weights[: 2 * turns] = self.unit / turns
+        self.table.add(ids, np.array(bins)[at], np.array(remaining, np.float64)[at], weights)
         self._pass_time()
 
     def merge(self, other: "PrefixTree") -> None:
@@ -201,32 +197,36 @@ class PrefixTree:
         cursor.paths[which], cursor.depths[which] = path, depth
         return path if depth == len(labels) else None
 
-    def _states(self, root: int, labels: list[int]) -> tuple[list[int], list[int]]:
-        """Nodes that one trajectory visits in one tree, and the turn each of them belongs to; missing ones are made.
+    def _visit(self, root: int, labels: list[int], ids: list[int], turn_of: list[int]) -> None:
+        """Append the nodes that one trajectory visits in one tree, and the turn each of them belongs to; missing ones are made.
 
         Of the states by all tool returns at most one is made per visit, so that paths nobody takes again stay short.
         """
-        child, children = self.table.child, self.table.children
-        start = child(root, _TURN)
-        ids, turn_of = [start], [0]
-        path: int | None = start
+        child, known = self.table.child, self.table.children.get
+        path: int | None = child(root, _TURN)
+        ids.append(path)
+        turn_of.append(0)
         growing = True
+        first = root << LABEL_BITS
         for turn, label in enumerate(labels, 1):
-            state = child(root, turn_label(turn))
-            ids.append(state)
-            ids.append(child(state, label))
-            turn_of.append(turn)
-            turn_of.append(turn)
-            if path is None:
-                continue
-            deeper = children.get(path << LABEL_BITS | label)
-            if deeper is None and growing:
-                deeper, growing = child(path, label), False
-            path = deeper
+            of_turn = turn_label(turn)
+            state = known(first | of_turn)
+            if state is None:
+                state = child(root, of_turn)
+            last = known(state << LABEL_BITS | label)
+            if last is None:
+                last = child(state, label)
             if path is not None:
-                ids.append(path)
-                turn_of.append(turn)
-        return ids, turn_of
+                deeper = known(path << LABEL_BITS | label)
+                if deeper is None and growing:
+                    deeper, growing = child(path, label), False
+                path = deeper
+            if path is None:
+                ids += (state, last)
+                turn_of += (turn, turn)
+            else:
+                ids += (state, last, path)
+                turn_of += (turn, turn, turn)
 
     def _pass_time(self) -> None:
         self.learnt += 1

@@ -12,7 +12,7 @@ import numpy as np
 from libra_core.errors import CheckpointError
 from libra_core.routing.node_table import WIDTH
 from libra_core.routing.prefix_tree import PrefixTree
-from libra_core.routing.tree_settings import TreeSettings
+from libra_core.routing.tree_settings import TreeSettings, settings_of
 from libra_core.types.ids import PromptId
 
 FORMAT = "libra-prefix-tree"
@@ -79,9 +79,7 @@ def load_tree(path: Path, settings: TreeSettings | None = None) -> PrefixTree:
     line, _, payload = content.partition(b"\n")
     header = _header(line, path)
     if header["version"] != VERSION:
-        raise CheckpointError(
-            f"{path} has version {header['version']} of the prefix tree's format, this software reads {VERSION}"
-        )
+        raise CheckpointError(f"{path} has version {header['version']} of the format of prefix trees; {VERSION} can be read")
     if hashlib.sha256(payload).hexdigest() != header["sha256"]:
         raise CheckpointError(f"{path} is damaged: its checksum does not match; the one before it is {previous_of(path)}")
     if settings is not None and settings.facts() != header["settings"]:
@@ -113,8 +111,7 @@ def _header(line: bytes, path: Path) -> dict[str, Any]:
 
 
 def _decode(header: dict[str, Any], payload: bytes) -> PrefixTree:
-    facts = {name: tuple(value) if isinstance(value, list) else value for name, value in header["settings"].items()}
-    tree = PrefixTree(TreeSettings(**facts))
+    tree = PrefixTree(settings_of(header["settings"]))
     with np.load(io.BytesIO(payload), allow_pickle=False) as arrays:
         keys, filled = arrays["keys"], arrays["filled"]
         rows = np.zeros((max(256, len(keys)), WIDTH), np.float32)

@@ -1,6 +1,8 @@
 """What the prefix tree may keep and how fast it forgets."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from libra_core.errors import ConfigError
 
@@ -35,3 +37,11 @@ class TreeSettings:
     def facts(self) -> dict[str, object]:
         """As JSON holds them."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+
+def settings_of(facts: Mapping[str, Any]) -> TreeSettings:
+    """The opposite of `facts`."""
+    plain: dict[str, Any] = dict(facts)
+    for name in [name for name, value in plain.items() if isinstance(value, list)]:
+        plain[name] = tuple(plain[name])
+    return TreeSettings(**plain)
