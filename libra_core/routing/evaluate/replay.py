@@ -96,9 +96,7 @@ class _Replay:
         self._engines = world.engines()
         self._number = {engine.engine_id: number for number, engine in enumerate(self._engines)}
         self._flights = [
-            _Flight(
-                visit=visit, trajectory_id=trajectory_id(visit, order), order=order, context=visit.trajectory.prompt_tokens
-            )
+            _Flight(visit=visit, trajectory_id=trajectory_id(visit, order), order=order, context=visit.trajectory.prompt_tokens)
             for order, visit in enumerate(visits)
         ]
 
