@@ -2,8 +2,8 @@
 
     python tests/benchmarks/causal_strength.py [--strength 0.9] [--policy expected_cost] [--figure curve.svg] [--json]
 
-The generator and its assumptions: `libra_core/simulation/workload/causal.py`. Four epochs over 60 prompts, 8 samples a visit, GRPO-like
-order; the first epoch's first part is learnt from unrouted. `oracle` knows lengths.
+The generator and its assumptions: `libra_core/simulation/workload/causal.py`. Four epochs over 60 prompts, 8 samples a visit, in
+GRPO-like order; the first epoch's first part is learnt from unrouted. `oracle` knows lengths.
 """
 
 import argparse
