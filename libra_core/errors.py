@@ -41,6 +41,12 @@ class TrainerLostError(LibraError):
     exit_code = 3
 
 
+class ElasticError(LibraError):
+    """The side channel between the core and a hybrid replica broke or was refused; the core goes on, the replica joins anew."""
+
+    exit_code = 3
+
+
 class NumericsError(LibraError):
     """Two computations that must agree do not: silent mismatch between sampler and trainer, or a failed check."""
 
