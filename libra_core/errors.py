@@ -44,6 +44,16 @@ class TrainerLostError(LibraError):
 class ElasticError(LibraError):
     """The side channel between the core and a hybrid replica broke or was refused; the core goes on, the replica joins anew."""
 
+
+class SandboxLostError(LibraError):
+    """A sandbox failed on its own account; whatever ran in it says nothing about the policy."""
+
+    exit_code = 3
+
+
+class RetrieverError(LibraError):
+    """A retriever is down, slow or answers what it should not; the search says nothing about the policy."""
+
     exit_code = 3
 
 

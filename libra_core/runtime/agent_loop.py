@@ -5,12 +5,11 @@ import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from libra_core.config.rollout import RolloutConfig
 from libra_core.errors import EngineLostError
-from libra_core.ports.environment import Environment
+from libra_core.ports.environment import Environment, Episode
 from libra_core.ports.routing import TurnContext
 from libra_core.runtime.fleet import EngineMember
 from libra_core.types.ids import EngineId, GroupId, TrajectoryId
@@ -42,7 +41,6 @@ class AgentTools:
     generate: Callable[[EngineMember, GenerationRequest], Awaitable[GeneratedTurn]]
     release: Callable[[TrajectoryId, str, int], None]
     """Called once when the trajectory ends: id, prompt kind, final context length."""
-    tool_threads: ThreadPoolExecutor
     record: Callable[[str, str, float, float], None]
     """Timeline: name, lane, start, end in unix seconds."""
 
@@ -70,6 +68,7 @@ class AgentLoop:
     versions: list[VersionSegment] = field(default_factory=list)
     tool_returns: list[ToolReturn] = field(default_factory=list)
     engines: list[EngineId] = field(default_factory=list)
+    submission: str = ""
     turns: int = 0
     generated: int = 0
     losses: int = 0
@@ -87,7 +86,7 @@ class AgentLoop:
         failure: Failure | None = None
         finish = FinishReason.LENGTH
         try:
-            finish = await self._turns()
+            finish = await self._play()
         except EngineLostError as error:
             failure = Failure(kind=FailureKind.ENGINE, message=str(error))
         except Exception as error:  # a tool runner may raise anything; the trajectory is marked, never scored 0
@@ -97,7 +96,16 @@ class AgentLoop:
             self.tools.release(self.trajectory_id, self.prompt.kind, len(self.token_ids))
         return self._trajectory(finish, failure, started_s)
 
-    async def _turns(self) -> FinishReason:
+    async def _play(self) -> FinishReason:
+        episode = await self.tools.environment.reset(self.prompt)
+        try:
+            finish = await self._turns(episode)
+            self.submission = await episode.submission()
+        finally:
+            await episode.close()
+        return finish
+
+    async def _turns(self, episode: Episode) -> FinishReason:
         while True:
             turn_tokens = await self._one_turn()
             if turn_tokens is None:
@@ -107,7 +115,7 @@ class AgentLoop:
                 return FinishReason.STOP
             if self.turns >= self.config.max_turns:
                 return FinishReason.LENGTH
-            answer = await self._call_tool(call)
+            answer = await self._call_tool(episode, call)
             self.tool_returns.append(answer)
             self._append(answer.token_ids, sampled=False)
 
@@ -123,20 +131,28 @@ class AgentLoop:
             if turn is None:
                 continue
             self._append_turn(turn)
-            if turn.finish_reason is FinishReason.STOP:
+            if turn.finish_reason is FinishReason.STOP and self._ends_turn(turn_start):
                 return tuple(self.token_ids[turn_start:])
             if turn.finish_reason is FinishReason.LENGTH:
                 return None
 
+    def _ends_turn(self, turn_start: int) -> bool:
+        stops = self.tools.environment.stops()
+        if not stops.texts or self.token_ids[-1] in stops.token_ids:
+            return True
+        written = self.tools.environment.render(self.token_ids[turn_start:])
+        return any(text in written for text in stops.texts)
+
     async def _sample(self, room: int) -> GeneratedTurn | None:
         """One request; None when its engine was lost and the turn must be sent again."""
         member = await self.tools.bind(self._context())
+        stops = self.tools.environment.stops()
         request = GenerationRequest(
             request_id=f"{self.trajectory_id}/{next(self._requests)}",
             token_ids=tuple(self.token_ids),
             max_new_tokens=room,
             temperature=self.config.temperature,
-            stop_token_ids=self.tools.environment.stop_token_ids(),
+            stop_token_ids=stops.token_ids + stops.candidates,
         )
         start_s = time.time()
         try:
@@ -165,17 +181,14 @@ class AgentLoop:
         self.reprefilled_tokens += max(0, whole_blocks - turn.cached_tokens)
         self.computed = len(self.token_ids) + max(0, len(turn.token_ids) - 1)
 
-    async def _call_tool(self, call: ToolCall) -> ToolReturn:
-        loop = asyncio.get_running_loop()
-        environment = self.tools.environment
+    async def _call_tool(self, episode: Episode, call: ToolCall) -> ToolReturn:
         start_s = time.time()
         try:
-            return await asyncio.wait_for(
-                loop.run_in_executor(self.tools.tool_threads, environment.call_tool, self.prompt, call),
-                self.config.tool_deadline_s,
-            )
+            async with asyncio.timeout(self.config.tool_deadline_s):
+                return await episode.step(call)
         except TimeoutError:
-            return environment.answer_failure(call, ToolStatus.TIMEOUT)
+            answer = self.tools.environment.answer_failure(call, ToolStatus.TIMEOUT)
+            return replace(answer, duration_s=time.time() - start_s)
         finally:
             self.tools.record(call.tool, "tools", start_s, time.time())
 
@@ -233,5 +246,6 @@ class AgentLoop:
             reprefilled_tokens=self.reprefilled_tokens,
             started_s=started_s,
             finished_s=time.time(),
+            submission=self.submission,
             failure=failure,
         )

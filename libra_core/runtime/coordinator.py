@@ -58,7 +58,8 @@ class RolloutCoordinatorActor:
     async def attach(
         self, store: ActorHandle, scorer: ActorHandle, controller: ActorHandle, engines: list[StartedEngine]
     ) -> None:
-        """Take over the engines; groups start with `begin`."""
+        """Take over the engines; groups start with `begin`. Tools that block run in the loop's default threads."""
+        asyncio.get_running_loop().set_default_executor(self._threads)
         self._store, self._scorer = store, scorer
         self._keeper = FleetKeeper(self._config, controller, self._spawn, self._record)
         for engine in engines:
@@ -68,7 +69,6 @@ class RolloutCoordinatorActor:
             bind=self._keeper.fleet.bind,
             generate=self._keeper.fleet.generate,
             release=self._keeper.fleet.release,
-            tool_threads=self._threads,
             record=self._record,
         )
 

@@ -54,6 +54,11 @@ class RolloutReport:
     """Trajectories that ended by length instead of by the stop token."""
     tool_calls: int
     tool_errors: int
+    tool_timeouts: int = 0
+    tool_malformed: int = 0
+    tool_mean_s: float = 0.0
+    """Per call, waits for a place included."""
+    tool_p90_s: float = 0.0
     staleness_mean: float
     """Versions between the oldest sampled token and the update, averaged over trajectories."""
     staleness_max: int

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from libra_core.config.models import LibraConfig
-from libra_core.config.workload import SearchR1Config, SyntheticConfig
+from libra_core.config.workload import DapoMathConfig, R2EGymConfig, SearchR1Config, SyntheticConfig
 from libra_core.ports.environment import Environment, PromptSource
 
 
@@ -24,7 +24,13 @@ def build_workload(config: LibraConfig, model_folder: Path) -> Workload:
     """
     match config.workload:
         case SearchR1Config():
+            if config.workload.train_files:
+                return _search_r1_files(config.workload, model_folder, config)
             return _search_r1(config.workload, model_folder, config.seed)
+        case DapoMathConfig():
+            return _dapo_math(config.workload, model_folder, config)
+        case R2EGymConfig():
+            raise NotImplementedError
         case SyntheticConfig():
             return _synthetic(config.workload, model_folder, config.seed)
 
@@ -42,6 +48,47 @@ def _search_r1(settings: SearchR1Config, model_folder: Path, seed: int) -> Workl
         environment=SearchEnvironment(codec, world, top_k=settings.top_k, max_passage_tokens=settings.max_passage_tokens),
         prompts=SearchPromptSource(codec, split, two_hop_share=settings.two_hop_share, seed=seed),
     )
+
+
+def _search_r1_files(settings: SearchR1Config, model_folder: Path, config: LibraConfig) -> Workload:
+    from libra_core.workloads.chat import Chat
+    from libra_core.workloads.search_r1.choose import open_retriever
+    from libra_core.workloads.search_r1.file_source import FileQuestionSource
+    from libra_core.workloads.search_r1.questions_file import load_questions
+    from libra_core.workloads.search_r1.tag_environment import TagSearchEnvironment
+    from libra_core.workloads.text_codec import TextCodec
+
+    codec = TextCodec.from_folder(model_folder)
+    training = [question for file in settings.train_files for question in load_questions(Path(file))]
+    heldout = [question for file in settings.heldout_files for question in load_questions(Path(file))]
+    return Workload(
+        environment=TagSearchEnvironment(codec, settings, open_retriever(settings, Path(config.run.root) / "cache" / "bm25")),
+        prompts=FileQuestionSource(Chat(codec), training, heldout, seed=config.seed),
+    )
+
+
+def _dapo_math(settings: DapoMathConfig, model_folder: Path, config: LibraConfig) -> Workload:
+    from libra_core.workloads.chat import Chat
+    from libra_core.workloads.dapo_math.environment import PYTHON_HELP, DapoMathEnvironment
+    from libra_core.workloads.dapo_math.problems import load_problems
+    from libra_core.workloads.dapo_math.source import MathPromptSource
+    from libra_core.workloads.sandbox.host import SandboxHost
+    from libra_core.workloads.text_codec import TextCodec
+
+    codec = TextCodec.from_folder(model_folder)
+    if settings.train_files:
+        training = [problem for file in settings.train_files for problem in load_problems(Path(file))]
+        heldout = [problem for file in settings.heldout_files for problem in load_problems(Path(file))]
+        prompts = MathPromptSource.of_files(Chat(codec), training, heldout, config.seed)
+    else:
+        prompts = MathPromptSource.generated(Chat(codec), settings.generated_tasks, config.seed)
+    environment = DapoMathEnvironment(
+        codec,
+        settings,
+        max_new_tokens=config.rollout.max_new_tokens,
+        sandboxes=SandboxHost(settings.sandbox) if settings.python_tool else None,
+    )
+    return Workload(environment=environment, prompts=prompts.helped(PYTHON_HELP) if settings.python_tool else prompts)
 
 
 def _synthetic(settings: SyntheticConfig, model_folder: Path, seed: int) -> Workload:

@@ -20,6 +20,7 @@ def test_names_are_unique_and_grouped() -> None:
         "reward",
         "train",
         "publication",
+        "tools",
     }
 
 
