@@ -83,6 +83,15 @@ def plan(
     run_plan(config, overrides or [], history=history, as_json=as_json, explain=explain)
 
 
+@app.command()
+@in_sentences
+def decisions(run: Annotated[Path, typer.Argument(help="Run folder.")], as_json: JsonOption = False) -> None:
+    """Print every look that a run took at its plan: what was compared, decided, and gained."""
+    from flows.decisions import run_decisions
+
+    run_decisions(run, as_json=as_json)
+
+
 @app.command("warm-start")
 @in_sentences
 def warm_start(config: ConfigArgument = QUICKSTART, overrides: SetOption = None, as_json: JsonOption = False) -> None:
