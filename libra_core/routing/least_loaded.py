@@ -3,8 +3,8 @@
 import random
 from collections.abc import Sequence
 
-from libra_core.ports.routing import EngineLoad, TurnContext
-from libra_core.types.ids import EngineId
+from libra_core.ports.routing import EngineLoad, FinishedTrajectory, TurnContext
+from libra_core.types.ids import EngineId, TrajectoryId
 
 
 class LeastLoaded:
@@ -25,6 +25,12 @@ class LeastLoaded:
             if engine.engine_id == turn.current and _load(engine) - lowest < self._move_margin:
                 return engine.engine_id
         return self._random.choice([engine.engine_id for engine in engines if _load(engine) == lowest])
+
+    def learn(self, finished: FinishedTrajectory) -> None:
+        """Lengths do not matter to it."""
+
+    def forget(self, trajectory_id: TrajectoryId) -> None:
+        """Nothing is kept per trajectory."""
 
 
 def _load(engine: EngineLoad) -> float:

@@ -189,7 +189,11 @@ class AgentLoop:
             order=self.order,
             current=self.current,
             context_tokens=len(self.token_ids),
-            tool_returns=tuple(self.tool_returns),
+            tool_returns=[answer.outcome for answer in self.tool_returns],
+            prompt_id=self.prompt.prompt_id,
+            prompt_text=self.prompt.text,
+            sample_index=self.sample_index,
+            generated_tokens=self.generated,
         )
 
     def _append(self, token_ids: tuple[int, ...], *, sampled: bool) -> None:
