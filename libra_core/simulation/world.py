@@ -5,11 +5,12 @@ kernel's state; two worlds share nothing.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
+from libra_core.planning.proposals import at_work
 from libra_core.simulation import kernel
 from libra_core.simulation.kernel.records import (
     ASKS_PLACE,
@@ -73,6 +74,10 @@ class Router(Protocol):
         """Called after each step; finished trajectories may be learned from."""
         ...
 
+    def accuracy(self) -> float:
+        """Share of finished trajectories that ended in their own length class after at most one move."""
+        ...
+
 
 class StuckError(RuntimeError):
     """Nothing can happen any more: a fault of the simulation or an impossible pacing."""
@@ -102,7 +107,7 @@ class World:
         slots = max(plan.rollout.num_engines, plan.num_gpus)
         self.state = _state(truth, trajectories, pacing, slots, failures)
         self._pace_trainer()
-        for tp in plan.rollout.degrees:
+        for tp in at_work(plan)[1].degrees:
             self._open(tp, 0.0)
 
     @property
@@ -136,7 +141,7 @@ class World:
     def apply(self, plan: Plan, *, engine_s: float, trainer_s: float) -> None:
         """Change to `plan`: engines that both plans have go on, the others stop at once and hand their trajectories back, new
         ones serve after `engine_s`; the trainer stands still for `trainer_s`."""
-        wanted = list(plan.rollout.degrees)
+        wanted = list(at_work(plan)[1].degrees)
         for e in self.alive():
             tp = int(self.state.engines[e].tp)
             if tp in wanted:
@@ -150,6 +155,12 @@ class World:
         self.transitions += 1
         self.transition_s += max(engine_s if wanted else 0.0, trainer_s)
         self.plan = plan
+        self._pace_trainer()
+
+    def stream(self, streamed: bool) -> None:
+        """From the next step on."""
+        self.pacing = replace(self.pacing, streamed=streamed)
+        self.state.pace[0].streamed = int(streamed)
         self._pace_trainer()
 
     def alive(self) -> list[int]:
@@ -177,7 +188,7 @@ class World:
 
     def _pace_trainer(self) -> None:
         pace, trainer = self.state.pace[0], self.truth.trainer
-        layout = self.plan.train
+        layout = at_work(self.plan)[0]
         flops = trainer.flops(layout.num_gpus, layout.tp, self._bubble_share(layout))
         pace.flops = flops / (trainer.streamed_time if self.pacing.streamed else 1.0)
 
