@@ -1,1 +1,1 @@
-"""Simulated backends and workloads; their truth comes from their own tables."""
+"""Virtual time: engines, trainer, drifting workloads, whole systems. Its truth comes from measured tables, not from `costs/`."""
