@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,18 +12,17 @@ from libra_core.costs.measured import read_measured
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
+_DEADLINE_S = 850.0
+"""Ten minutes on a free host."""
 
 
 @pytest.mark.timeout(900)
 def test_a_full_calibration_ends_in_time_with_every_law_and_says_what_it_does(tmp_path: Path) -> None:
     file = tmp_path / "host.yaml"
     command = [sys.executable, "-m", "flows.cli", "calibrate", "--output", str(file), "--json"]
-    started = time.monotonic()
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}
-    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment, timeout=_DEADLINE_S)
     assert done.returncode == 0, done.stderr
-    assert time.monotonic() - started < 850, "ten minutes on a free host"
     profile = read_measured(file)
     assert [engine.tp for engine in profile.engines] == [1, 2]
     assert [(trainer.tp, trainer.pp) for trainer in profile.trainers] == [(1, 1), (2, 1), (1, 2)]
