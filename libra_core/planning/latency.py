@@ -113,7 +113,7 @@ def engine_law(costs: EngineCosts, tp: int, lengths: LengthTable, regime: Regime
         + step.prefill_b_s_per_token * lengths.prefill_tokens
         + step.prefill_c_s_per_token2 * lengths.prefill_pairs
     )
-    in_flight = (regime.staleness + regime.age_slack + 1) * regime.batch
+    in_flight = (regime.staleness + 1) * regime.batch
     slots = max(1, min(int(regime.kv_fill * costs.kv_tokens(tp) / context) + 1, in_flight))
     most = max(min(float(regime.max_num_seqs), _USABLE_KV * costs.kv_tokens(tp) / context), 1.0)
     law = EngineLaw(

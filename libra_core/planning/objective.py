@@ -33,8 +33,8 @@ Bools = NDArray[np.bool_]
 
 BIAS = 1.06
 """The closed form is 6 % below the event simulation throughout (`notes/study.md` section 2)."""
-ERROR = 0.10
-"""Mean absolute error of the forecast against event simulations: 4-8 % in `notes/study.md`, 9-10 % in `plan_regret.py`."""
+ERROR = 0.08
+"""Mean absolute error of the forecast against event simulations: 4-8 % in `notes/study.md`, alike in `plan_regret.py`."""
 _GROUPS_LEFT = 3
 """Groups still to train when the last one of a streamed step lands."""
 _HALF = 0.5

@@ -139,7 +139,7 @@ def _costs(
         shape=TrainingShape(
             recompute=layout.recompute,
             distributed_optimizer=layout.distributed_optimizer,
-            sequence_parallel=layout.sequence_parallel,
+            sequence_parallel=layout.sequence_parallel or (layout.tp == 1 and not is_cpu),  # tp 1 cannot ask for it
         ),
         unused=unused or ("the profile holds no such measurement" if profile else ""),
     )

@@ -95,7 +95,7 @@ def _stage_counts(problem: PlanningProblem, rest: int, tp: int, cuts: Cuts) -> I
     for pp in range(1, min(_MOST_STAGES, rest, problem.model.num_layers) + 1):
         if rest % pp:
             continue
-        if problem.model.num_layers % pp:
+        if problem.model.num_layers % pp and not problem.train_shape.uneven_stages:
             cuts.add("pp divides the layers", f"tp {tp} pp {pp}", f"{problem.model.num_layers} layers over {pp} stages")
             continue
         yield pp

@@ -42,7 +42,7 @@ def config(gpus: int, requests: int, *, router: bool) -> LibraConfig:
                 "max_context_tokens": 40960,
                 "gpu_memory_utilization": 0.9,
             },
-            "training": {"layout": {"distributed_optimizer": True, "sequence_parallel": True, "recompute": True}},
+            "training": {"layout": {"distributed_optimizer": True, "recompute": True}},
             "planner": {"nodes": math.ceil(gpus / 8), "num_gpus": gpus, "model": "qwen3_14b", **skill},
         }
     )

@@ -13,6 +13,7 @@ from statistics import median
 
 from libra_core.costs.measured import PROFILE_VERSION, DecodeCell, EngineLawFit, MeasuredProfile, PrefillCell, fit_engine
 from libra_core.engines.calibration.meter import EngineMeter
+from libra_core.engines.calibration.sweeps import sweeps_within
 from libra_core.engines.calibration.trainer import QUICK_TRAINER, TrainerGrid, measure_trainer
 from libra_core.engines.verification.engine_model import EngineModelShape, build_engine_model
 from libra_core.engines.vllm.spec import EngineSpec
@@ -35,6 +36,8 @@ class Grid:
     prefills: tuple[int, ...] = (32, 128, 512, 1024, 1900)
     steps: int = 40
     sweeps: int = 5
+    budget_s: float = 120.0
+    """Of the sweeps of one degree; a busy host makes fewer of them."""
     degrees: tuple[int, ...] = (1, 2)
     trainer: TrainerGrid = field(default_factory=TrainerGrid)
 
@@ -83,18 +86,24 @@ def calibration_spec(folder: Path, tp: int) -> EngineSpec:
 
 
 def calibrate(grid: Grid, progress: Callable[[str], None]) -> MeasuredProfile:
-    """Measure every degree of the grid one after another; minutes on a free host."""
+    """Measure every degree of the grid one after another, then the trainers; at most 10 minutes on a free host of two cores.
+
+    Raises:
+        LibraError: when an engine or a world does not answer in time, or ends.
+    """
+    started_s = time.monotonic()
     fits: list[EngineLawFit] = []
     clock = "cpu"
     with tempfile.TemporaryDirectory(prefix="libra-calibrate-") as temporary:
         folder = build_engine_model(Path(temporary) / "model", seed=0, shape=SHAPE)
         for tp in grid.degrees:
-            progress(f"engine TP{tp}: starting")
+            progress(f"engine TP{tp}: starting ({time.monotonic() - started_s:.0f} s since the begin)")
             meter = EngineMeter(calibration_spec(folder, tp), vocab_size=SHAPE.vocab_size, log=folder.parent / f"tp{tp}.log")
             with closing(meter):
                 fits.append(measure(meter, tp, grid, progress))
                 clock = meter.clock if tp == 1 else clock
         trainers = tuple(measure_trainer(folder, layout, grid.trainer, progress) for layout in grid.trainer.layouts)
+    progress(f"all measured in {time.monotonic() - started_s:.0f} s")
     return MeasuredProfile(
         version=PROFILE_VERSION,
         host=platform.node(),
@@ -119,8 +128,7 @@ def measure(meter: EngineMeter, tp: int, grid: Grid, progress: Callable[[str], N
     cells = [(batch, context) for batch in grid.batches for context in grid.contexts]
     decode: list[list[DecodeCell]] = []
     prefill: list[list[PrefillCell]] = []
-    for sweep in range(grid.sweeps):
-        progress(f"engine TP{tp}: sweep {sweep + 1} of {grid.sweeps}")
+    for _ in sweeps_within(f"engine TP{tp}", grid.sweeps, grid.budget_s, progress):
         decode.append([meter.decode_step(batch, context, grid.steps_at(batch)) for batch, context in cells])
         prefill.append([meter.prefill(tokens, _PROMPTS) for tokens in grid.prefills])
     return fit_engine(
