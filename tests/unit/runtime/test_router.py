@@ -18,12 +18,8 @@ FLEET = [engine("a", 0, capacity=64), engine("b", 1, capacity=64)]
 
 
 def router(folder: Path, *, resumed: Path | None = None, **routing: Any) -> FleetRouter:
-    config = validate_config(
-        {
-            "rollout": {"engines": [{"tp": 1, "count": 2}, {"tp": 2}]},
-            "routing": {"policy": "cmlfq", "limit_quantiles": [0.4], **routing},
-        }
-    )
+    asked = {"policy": "cmlfq", "limit_quantiles": [0.4], **routing}
+    config = validate_config({"rollout": {"engines": [{"tp": 1, "count": 2}, {"tp": 2}]}, "routing": asked})
     return FleetRouter(config, laws=None, folder=folder, resumed=resumed)
 
 
@@ -31,7 +27,7 @@ def teach(target: FleetRouter, count: int, *, generated: int = 30) -> None:
     async def claim() -> None:
         for number in range(count):
             target.learn(finished([5, generated], [OK], name=f"t{number}"))
-            target.learn(finished([5, 50 * generated + number], [TIMEOUT], name=f"u{number}"))
+            target.learn(finished([5, 50 * generated + 40 * number], [TIMEOUT], name=f"u{number}"))
 
     asyncio.run(claim())
 
