@@ -1,6 +1,5 @@
 """What planners of the simulated systems believe: the cost evaluator's figures, or the truth's tables. Never read by the truth."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
