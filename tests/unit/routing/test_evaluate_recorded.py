@@ -9,7 +9,7 @@ from libra_core.config.loading import data_folder
 from libra_core.errors import ConfigError
 from libra_core.routing.evaluate.recorded import UNRECORDED_TOOL_S, read_prompts, read_recorded
 from libra_core.types.trajectory import ToolStatus
-from support.routing import line, recording
+from support.recordings import line, recording
 
 SETS = {
     "autocoderover_swebenchlite": (585, 1_141_912),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from libra_core.routing.evaluate.figures import figures_of
 from libra_core.routing.evaluate.orders import Visit, grpo_order, recorded_order
 from libra_core.routing.evaluate.replay import replay
-from support.routing import Scripted, recorded, world
+from support.recordings import Scripted, recorded, world
 
 SAMPLES = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 7), min_size=1)
 
