@@ -11,6 +11,8 @@ from libra_core.routing.tree_reader import ENOUGH, TreeReader
 from libra_core.types.ids import EngineId, TrajectoryId
 
 _HIGH = 0.9
+_LEAST_VISITS = 1.5
+"""Mean and P90 of a single sample always agree, so a prompt with fewer says nothing; one that is unknown follows all prompts."""
 
 
 class MeanP90:
@@ -26,7 +28,8 @@ class MeanP90:
         home = bucket_of(turn.current, engines)
         residual = self.reader.residual(turn)
         target = 0 if home is None else home
-        if residual.evidence >= ENOUGH and (home is not None or turn.tool_returns or self._start == "predicted"):
+        alone = 0 < residual.own_visits < _LEAST_VISITS
+        if residual.evidence >= ENOUGH and not alone and (home is not None or turn.tool_returns or self._start == "predicted"):
             mean = self.buckets.of(turn.generated_tokens + residual.mean)
             if mean == self.buckets.of(turn.generated_tokens + residual.quantile(_HIGH)):
                 target = mean

@@ -104,7 +104,8 @@ class PrefixTree:
         rows = self.table.rows[ids]
         weights = rows[:, WEIGHT].tolist()
         blend = _blend(weights, visits, self.unit, (own_from, own_from + 1)) @ rows
-        return Residual(blend[:BINS], float(blend[TOKENS]), weights[1] / self.unit)
+        own = weights[own_from] / self.unit if root is not None else 0.0
+        return Residual(blend[:BINS], float(blend[TOKENS]), weights[1] / self.unit, own)
 
     def learn(self, finished: FinishedTrajectory) -> None:
         """One visit of every state that the trajectory went through; evicts when the table is full."""

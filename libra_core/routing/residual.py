@@ -17,6 +17,8 @@ class Residual:
     """Remaining tokens."""
     evidence: float
     """Finished trajectories, after forgetting, that the most general state has seen; 0 before anything was learnt."""
+    own_visits: float = 0.0
+    """Of these, samples of the same prompt."""
 
     def quantile(self, share: float) -> float:
         """Count below which that share lies, interpolated inside its bin."""

@@ -1,4 +1,4 @@
-"""The prefix tree on disk: one JSON line (version, settings, checksum), then the arrays. Written whole or not at all."""
+"""The prefix tree on disk: a line that names and seals it, a line of facts, the arrays. Written whole or not at all."""
 
 import hashlib
 import io
@@ -40,16 +40,10 @@ def encode_tree(tree: PrefixTree) -> bytes:
         prompts=np.frombuffer(prompts, np.uint8),
     )
     payload = arrays.getvalue()
-    header = {
-        "format": FORMAT,
-        "version": VERSION,
-        "sha256": hashlib.sha256(payload).hexdigest(),
-        "settings": tree.settings.facts(),
-        "learnt": tree.learnt,
-        "unit": tree.unit,
-        "events": tree.events.kinds(),
-    }
-    return json.dumps(header).encode() + b"\n" + payload
+    facts = {"settings": tree.settings.facts(), "learnt": tree.learnt, "unit": tree.unit, "events": tree.events.kinds()}
+    sealed = json.dumps(facts).encode() + b"\n" + payload
+    header = {"format": FORMAT, "version": VERSION, "sha256": hashlib.sha256(sealed).hexdigest()}
+    return json.dumps(header).encode() + b"\n" + sealed
 
 
 def write_tree(content: bytes, path: Path) -> None:
@@ -76,15 +70,17 @@ def load_tree(path: Path, settings: TreeSettings | None = None) -> PrefixTree:
         CheckpointError: one sentence; nothing on disk is touched.
     """
     content = path.read_bytes()
-    line, _, payload = content.partition(b"\n")
+    line, _, sealed = content.partition(b"\n")
     header = _header(line, path)
     if header["version"] != VERSION:
         raise CheckpointError(f"{path} has version {header['version']} of the format of prefix trees; {VERSION} can be read")
-    if hashlib.sha256(payload).hexdigest() != header["sha256"]:
+    if hashlib.sha256(sealed).hexdigest() != header["sha256"]:
         raise CheckpointError(f"{path} is damaged: its checksum does not match; the one before it is {previous_of(path)}")
-    if settings is not None and settings.facts() != header["settings"]:
-        raise CheckpointError(f"{path} was made with {header['settings']}, the run asks for {settings.facts()}; move it away")
-    return _decode(header, payload)
+    line, _, payload = sealed.partition(b"\n")
+    facts = json.loads(line)
+    if settings is not None and settings.facts() != facts["settings"]:
+        raise CheckpointError(f"{path} was made with {facts['settings']}, the run asks for {settings.facts()}; move it away")
+    return _decode(facts, payload)
 
 
 def load_newest_tree(path: Path, settings: TreeSettings) -> tuple[PrefixTree, str | None]:
@@ -105,13 +101,13 @@ def _header(line: bytes, path: Path) -> dict[str, Any]:
         header = json.loads(line)
     except ValueError:
         header = None
-    if not isinstance(header, dict) or header.get("format") != FORMAT or not {"version", "sha256", "settings"} <= header.keys():
+    if not isinstance(header, dict) or header.get("format") != FORMAT or not {"version", "sha256"} <= header.keys():
         raise CheckpointError(f"{path} is no prefix tree or is damaged; the one before it is {previous_of(path)}")
     return header
 
 
-def _decode(header: dict[str, Any], payload: bytes) -> PrefixTree:
-    tree = PrefixTree(settings_of(header["settings"]))
+def _decode(facts: dict[str, Any], payload: bytes) -> PrefixTree:
+    tree = PrefixTree(settings_of(facts["settings"]))
     with np.load(io.BytesIO(payload), allow_pickle=False) as arrays:
         keys, filled = arrays["keys"], arrays["filled"]
         rows = np.zeros((max(256, len(keys)), WIDTH), np.float32)
@@ -119,7 +115,7 @@ def _decode(header: dict[str, Any], payload: bytes) -> PrefixTree:
         prompts = json.loads(arrays["prompts"].tobytes())
     tree.table.restore(rows, keys.tolist())
     tree.roots = {PromptId(prompt): node for prompt, node in prompts}
-    tree.learnt, tree.unit = header["learnt"], header["unit"]
-    for kind in header["events"]:
+    tree.learnt, tree.unit = facts["learnt"], facts["unit"]
+    for kind in facts["events"]:
         tree.events.of_kind((kind[0], kind[1], kind[2]))
     return tree

@@ -22,9 +22,9 @@ class TreeSettings:
     global_shrinkage: tuple[float, float, float] = (8.0, 16.0, 32.0)
     """Visits at which a state of all prompts counts as much as the coarser ones together: by turn, by turn and last tool
     return, by all tool returns."""
-    prompt_shrinkage: tuple[float, float, float, float] = (3.0, 2.5, 2.0, 2.0)
+    prompt_shrinkage: tuple[float, float, float, float] = (2.5, 2.5, 1.2, 1.2)
     """The same of a prompt's own states: at any turn, then as above. Low, since prompts differ more than their samples do, but
-    such that a single visit decides nothing (its share is 0.46)."""
+    such that a single visit decides nothing (its share is 0.49)."""
 
     def __post_init__(self) -> None:
         if self.half_life is not None and self.half_life <= 0:
