@@ -41,16 +41,6 @@ class ExpectedCost:
         self._tables: dict[int, NDArray[np.float64]] = {}
         self._costs = costs
 
-    @property
-    def costs(self) -> RoutingCosts:
-        return self._costs
-
-    @costs.setter
-    def costs(self, costs: RoutingCosts) -> None:
-        """For new bucket limits, together with `buckets`."""
-        self._costs = costs
-        self._tables.clear()
-
     def choose(self, turn: TurnContext, engines: Sequence[EngineLoad]) -> EngineId:
         home = bucket_of(turn.current, engines)
         residual = self.reader.residual(turn)
@@ -65,6 +55,10 @@ class ExpectedCost:
 
     def forget(self, trajectory_id: TrajectoryId) -> None:
         self.reader.forget(trajectory_id)
+
+    def retune(self, buckets: Buckets, costs: RoutingCosts) -> None:
+        self.buckets, self._costs = buckets, costs
+        self._tables.clear()
 
     def _cheapest(self, turn: TurnContext, home: int | None, residual: Residual, engines: Sequence[EngineLoad]) -> int:
         decode_s: list[float] = (self._table(turn.generated_tokens) @ residual.shares).tolist()

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from libra_core.config.rollout import RolloutConfig
 from libra_core.errors import EngineLostError
 from libra_core.ports.environment import Environment
-from libra_core.ports.routing import TurnContext
+from libra_core.ports.routing import FinishedTrajectory, TurnContext
 from libra_core.runtime.fleet import EngineMember
+from libra_core.runtime.prefill_ahead import MoveWatch, PrefillAhead
 from libra_core.types.ids import EngineId, GroupId, TrajectoryId
 from libra_core.types.trajectory import (
     Failure,
@@ -22,6 +23,7 @@ from libra_core.types.trajectory import (
     GenerationRequest,
     Prompt,
     ToolCall,
+    ToolOutcome,
     ToolReturn,
     ToolStatus,
     Trajectory,
@@ -39,9 +41,12 @@ class AgentTools:
 
     environment: Environment
     bind: Callable[[TurnContext], Awaitable[EngineMember]]
+    foresee: Callable[[TurnContext], EngineMember | None]
+    """Where the next turn will move to, as far as can be said while a tool runs."""
     generate: Callable[[EngineMember, GenerationRequest], Awaitable[GeneratedTurn]]
-    release: Callable[[TrajectoryId, str, int], None]
-    """Called once when the trajectory ends: id, prompt kind, final context length."""
+    release: Callable[[TrajectoryId, str, int, FinishedTrajectory | None], None]
+    """Called once when the trajectory ends: id, prompt kind, final context length, and what there is to learn from it."""
+    watch: MoveWatch
     tool_threads: ThreadPoolExecutor
     record: Callable[[str, str, float, float], None]
     """Timeline: name, lane, start, end in unix seconds."""
@@ -69,8 +74,11 @@ class AgentLoop:
     logprobs: list[float] = field(default_factory=list)
     versions: list[VersionSegment] = field(default_factory=list)
     tool_returns: list[ToolReturn] = field(default_factory=list)
+    outcomes: list[ToolOutcome] = field(default_factory=list)
+    """The same without their tokens, as the router sees them."""
     engines: list[EngineId] = field(default_factory=list)
-    turns: int = 0
+    turn_tokens: list[int] = field(default_factory=list)
+    """Generated tokens per turn."""
     generated: int = 0
     losses: int = 0
     context_tokens: int = 0
@@ -79,22 +87,35 @@ class AgentLoop:
     computed: int = 0
     """Length of the context whose KV some engine has computed."""
     current: EngineId | None = None
+    degree: int = 1
+    """Of the engine that served last."""
+    ahead: PrefillAhead | None = None
+    """Of the move that the running tool call may end in."""
     _requests: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    @property
+    def turns(self) -> int:
+        return len(self.turn_tokens)
 
     async def run(self) -> Trajectory:
         started_s = time.time()
         self._append(self.prompt.token_ids, sampled=False)
         failure: Failure | None = None
+        finished: FinishedTrajectory | None = None
         finish = FinishReason.LENGTH
         try:
             finish = await self._turns()
+            finished = self._finished()
+            self.tools.watch.note_end(finished, self.degree, len(self.token_ids))
         except EngineLostError as error:
             failure = Failure(kind=FailureKind.ENGINE, message=str(error))
         except Exception as error:  # a tool runner may raise anything; the trajectory is marked, never scored 0
             logger.exception("tool runner failed for %s", self.trajectory_id)
             failure = Failure(kind=FailureKind.TOOL_RUNNER, message=f"{type(error).__name__}: {error}")
         finally:
-            self.tools.release(self.trajectory_id, self.prompt.kind, len(self.token_ids))
+            if self.ahead is not None:
+                self.ahead.drop()
+            self.tools.release(self.trajectory_id, self.prompt.kind, len(self.token_ids), finished)
         return self._trajectory(finish, failure, started_s)
 
     async def _turns(self) -> FinishReason:
@@ -109,12 +130,13 @@ class AgentLoop:
                 return FinishReason.LENGTH
             answer = await self._call_tool(call)
             self.tool_returns.append(answer)
+            self.outcomes.append(answer.outcome)
             self._append(answer.token_ids, sampled=False)
 
     async def _one_turn(self) -> tuple[int, ...] | None:
         """Sample until a stop token, over engine losses and aborts; None when the length limit came first."""
         turn_start = len(self.token_ids)
-        self.turns += 1
+        self.turn_tokens.append(0)
         while True:
             room = self._room()
             if room <= 0:
@@ -131,16 +153,11 @@ class AgentLoop:
     async def _sample(self, room: int) -> GeneratedTurn | None:
         """One request; None when its engine was lost and the turn must be sent again."""
         member = await self.tools.bind(self._context())
-        request = GenerationRequest(
-            request_id=f"{self.trajectory_id}/{next(self._requests)}",
-            token_ids=tuple(self.token_ids),
-            max_new_tokens=room,
-            temperature=self.config.temperature,
-            stop_token_ids=self.tools.environment.stop_token_ids(),
-        )
+        moves = self.current is not None and self.current != member.engine_id
         start_s = time.time()
         try:
-            turn = await self.tools.generate(member, request)
+            await self._use_ahead(member)
+            turn = await self.tools.generate(member, self._request(room))
         except EngineLostError:
             self.losses += 1
             self.current = None
@@ -149,26 +166,57 @@ class AgentLoop:
             return None
         self.tools.record(f"turn {self.turns}", member.engine_id, start_s, time.time())
         self._count_prefill(turn)
-        self.current = member.engine_id
+        if moves:
+            self.tools.watch.note_reprefill(turn.first_token_s)
+        self.current, self.degree = member.engine_id, member.tp
         if not self.engines or self.engines[-1] != member.engine_id:
             self.engines.append(member.engine_id)
         return turn
+
+    def _request(self, max_new_tokens: int) -> GenerationRequest:
+        return GenerationRequest(
+            request_id=f"{self.trajectory_id}/{next(self._requests)}",
+            token_ids=tuple(self.token_ids),
+            max_new_tokens=max_new_tokens,
+            temperature=self.config.temperature,
+            stop_token_ids=self.tools.environment.stop_token_ids(),
+        )
+
+    def _start_ahead(self) -> PrefillAhead | None:
+        """Begin the move that the tool's return will probably bring, when there is room to go on at all."""
+        member = self.tools.foresee(self._context()) if self._room() > 1 else None
+        return None if member is None else PrefillAhead(member, self._request(1), self.tools.generate, self.tools.watch)
+
+    async def _use_ahead(self, member: EngineMember) -> None:
+        """Wait for what the target computes already, or let go of it."""
+        ahead, self.ahead = self.ahead, None
+        if ahead is None:
+            return
+        if ahead.member is not member:
+            ahead.drop()
+            return
+        turn = await ahead.take()
+        if turn is not None:
+            self.reprefilled_tokens += max(0, self._whole_blocks() - turn.cached_tokens)
+
+    def _whole_blocks(self) -> int:
+        return self.computed - self.computed % self.config.block_size
 
     def _count_prefill(self, turn: GeneratedTurn) -> None:
         """A block that is only partly filled is never cached, so up to one block of each turn is computed again for free.
 
         The last sampled token has no KV yet: no engine step has read it.
         """
-        whole_blocks = self.computed - self.computed % self.config.block_size
         self.context_tokens += len(self.token_ids)
         self.cached_tokens += turn.cached_tokens
-        self.reprefilled_tokens += max(0, whole_blocks - turn.cached_tokens)
+        self.reprefilled_tokens += max(0, self._whole_blocks() - turn.cached_tokens)
         self.computed = len(self.token_ids) + max(0, len(turn.token_ids) - 1)
 
     async def _call_tool(self, call: ToolCall) -> ToolReturn:
         loop = asyncio.get_running_loop()
         environment = self.tools.environment
         start_s = time.time()
+        self.ahead = self._start_ahead()
         try:
             return await asyncio.wait_for(
                 loop.run_in_executor(self.tools.tool_threads, environment.call_tool, self.prompt, call),
@@ -189,11 +237,21 @@ class AgentLoop:
             order=self.order,
             current=self.current,
             context_tokens=len(self.token_ids),
-            tool_returns=[answer.outcome for answer in self.tool_returns],
+            tool_returns=self.outcomes,
             prompt_id=self.prompt.prompt_id,
             prompt_text=self.prompt.text,
             sample_index=self.sample_index,
             generated_tokens=self.generated,
+            prepared=None if self.ahead is None else self.ahead.member.engine_id,
+        )
+
+    def _finished(self) -> FinishedTrajectory:
+        return FinishedTrajectory(
+            trajectory_id=self.trajectory_id,
+            prompt_id=self.prompt.prompt_id,
+            turn_tokens=self.turn_tokens,
+            tool_returns=self.outcomes,
+            prompt_text=self.prompt.text,
         )
 
     def _append(self, token_ids: tuple[int, ...], *, sampled: bool) -> None:
@@ -207,6 +265,7 @@ class AgentLoop:
         self._append(turn.token_ids, sampled=True)
         self.logprobs.extend(turn.logprobs)
         self.generated += len(turn.token_ids)
+        self.turn_tokens[-1] += len(turn.token_ids)
         self.versions.extend(
             VersionSegment(version=s.version, start=offset + s.start, end=offset + s.end)
             for s in turn.versions

@@ -129,7 +129,7 @@ def _start_actors(session: Session, model_folder: str, resume_from: Path | None,
     version, cursor = _restore(config, ranks, resume_from)
     store = actor(TrajectoryStoreActor, "store").remote(_store_spec(config), cursor)
     scorer = actor(RewardActor, "scorer").remote(config, model_folder, store)
-    coordinator = actor(RolloutCoordinatorActor, "coordinator").remote(config, model_folder, cursor, version)
+    coordinator = actor(RolloutCoordinatorActor, "coordinator").remote(config, model_folder, cursor, version, session.ref.run_dir)
     session.coordinator = coordinator
     report("starting the engines", 0.5)
     engines: list[StartedEngine] = _started("the engines", starting_engines, config.rollout.engine_start_deadline_s)

@@ -9,6 +9,7 @@ from libra_core.config.rollout import RolloutConfig
 from libra_core.errors import EngineLostError
 from libra_core.runtime.agent_loop import AgentLoop, AgentTools
 from libra_core.runtime.fleet import EngineMember
+from libra_core.runtime.prefill_ahead import stay
 from libra_core.types.ids import EngineId, GroupId, PolicyVersion, PromptId, TrajectoryId
 from libra_core.types.trajectory import (
     FailureKind,
@@ -22,6 +23,7 @@ from libra_core.types.trajectory import (
     Trajectory,
     VersionSegment,
 )
+from support.routing import CountedMoves
 
 CALL, END = 90, 91
 PROMPT = Prompt(prompt_id=PromptId("p"), token_ids=(1, 2, 3), text="?", answers=("a",))
@@ -88,7 +90,9 @@ def run_loop(
                 environment=environment or EchoEnvironment(),
                 bind=bind,
                 generate=generate,
-                release=lambda _id, _kind, final_tokens: released.append(final_tokens),
+                release=lambda _id, _kind, final_tokens, _finished: released.append(final_tokens),
+                foresee=stay,
+                watch=CountedMoves(),
                 tool_threads=threads,
                 record=lambda *_: None,
             )
