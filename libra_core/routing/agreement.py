@@ -13,7 +13,7 @@ PRIOR_RATIO = 3.0
 _PRIOR_PAIRS = 16.0
 _WINDOW = 4096
 """Samples over which old ones fade."""
-_LEAST_RATIO, _MOST_RATIO = 0.25, 8.0
+_LEAST_RATIO = 0.25
 _FEWEST = 8
 
 
@@ -47,9 +47,9 @@ class PromptAgreement:
 
     @property
     def ratio(self) -> float:
-        """k."""
+        """k, at most the prior's: prompts that agree little still hold more visits as time goes by."""
         share = self.shared / self.spread if self.spread > 0 else 0.0
-        return min(max((1.0 - share) / share, _LEAST_RATIO), _MOST_RATIO) if share > 0 else _MOST_RATIO
+        return min(max((1.0 - share) / share, _LEAST_RATIO), PRIOR_RATIO) if share > 0 else PRIOR_RATIO
 
     def merge(self, other: "PromptAgreement") -> None:
         """Means weighted by the pairs each has seen; the prior counts once."""
