@@ -25,12 +25,16 @@ def run_route_eval(
     figure: Path | None = None,
     as_json: bool,
 ) -> None:
-    """Raises `ConfigError` for unreadable files and for a set that is too small."""
+    """Raises `ConfigError` for unreadable files, for a set that is too small, and when the sentence model is not installed."""
     console = Console(stderr=True)
     with json_output(as_json) as emit:
-        texts = {} if prompts is None else read_prompts(prompts)
+        sets = _sets(files, {} if prompts is None else read_prompts(prompts))
+        if "embedding" in settings.policies:
+            from libra_core.engines.sentence_model import sentence_embedder
+
+            settings = replace(settings, embed=sentence_embedder())
         rows: list[Row] = []
-        for name, trajectories in _sets(files, texts).items():
+        for name, trajectories in sets.items():
             rows += evaluate(name, trajectories, settings, lambda line: console.print(line, style="dim", highlight=False))
         found = verdicts(rows)
         if not as_json:

@@ -15,6 +15,7 @@ import numpy as np
 
 from libra_core.errors import ConfigError
 from libra_core.ports.routing import FinishedTrajectory
+from libra_core.routing.agreement import PRIOR_RATIO, PromptAgreement
 from libra_core.routing.events import EventLabels
 from libra_core.routing.node_table import LABEL_BITS, TOKENS, WEIGHT, NodeTable
 from libra_core.routing.residual import Residual
@@ -70,6 +71,7 @@ class PrefixTree:
         self.events = EventLabels(self.settings)
         self.table = NodeTable()
         self.roots: dict[PromptId, int] = {}
+        self.agreement = PromptAgreement()
         self.learnt = 0
         """Finished trajectories seen so far, merged ones included."""
         self.unit = 1.0
@@ -99,8 +101,11 @@ class PrefixTree:
         root = self.roots.get(cursor.prompt_id)
         if root is not None:
             ids.append(root)
+            first = len(visits)
             visits.append(self.settings.prompt_shrinkage[0])
             self._collect(cursor, 1, root, ids, visits)
+            trust = self.agreement.ratio / PRIOR_RATIO
+            visits[first:] = [trust * count for count in visits[first:]]
         rows = self.table.rows[ids]
         weights = rows[:, WEIGHT].tolist()
         blend = _blend(weights, visits, self.unit, (own_from, own_from + 1)) @ rows
@@ -122,6 +127,7 @@ class PrefixTree:
         label = self.events.label
         labels = [label(outcome) for outcome in finished.tool_returns[: turns - 1]]
         own = self.roots.get(finished.prompt_id)
+        self.agreement.learn(finished.generated_tokens, None if own is None else self._mean_of(own))
         if own is None:
             own = self.roots[finished.prompt_id] = self.table.add_root()
         ids, turn_of = [ROOT] * turns + [own] * turns, [*range(turns), *range(turns)]
@@ -156,6 +162,7 @@ class PrefixTree:
             ids.append(self.table.child(ids[key >> LABEL_BITS], label if label >= _TURN else relabelled[label]))
         self.table.add_rows(ids[ROOT:], other.table.rows[ROOT : len(other.table)] * (self.unit / other.unit))
         self.learnt += other.learnt
+        self.agreement.merge(other.agreement)
         self._evict_if_full()
 
     def _collect(self, cursor: Cursor, which: int, root: int, ids: list[int], visits: list[float]) -> list[int]:
@@ -228,6 +235,10 @@ class PrefixTree:
             else:
                 ids += (state, last, path)
                 turn_of += (turn, turn, turn)
+
+    def _mean_of(self, node: int) -> float | None:
+        weight = float(self.table.rows[node, WEIGHT])
+        return float(self.table.rows[node, TOKENS]) / weight if weight > 0 else None
 
     def _pass_time(self) -> None:
         self.learnt += 1

@@ -3,26 +3,23 @@
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
 from libra_core.errors import ConfigError
 from libra_core.ports.routing import RoutingPolicy
 from libra_core.routing.buckets import QUANTILES, Buckets, buckets_from_lengths
-from libra_core.routing.build import POLICIES, Embed, RouterSetup, build_policy
-from libra_core.routing.costs import CostTable
+from libra_core.routing.build import POLICIES, RouterSetup, build_policy
+from libra_core.routing.costs import table_for
+from libra_core.routing.embedding import Embed
 from libra_core.routing.evaluate.figures import Figures, figures_of
 from libra_core.routing.evaluate.orders import Order, Visit, grpo_order, recorded_order
 from libra_core.routing.evaluate.recorded import RecordedTrajectory
 from libra_core.routing.evaluate.replay import ReplayWorld, Routed, as_finished, replay, trajectory_id
+from libra_core.routing.expected_cost import Start
 from libra_core.types.ids import TrajectoryId
 
 DEGREES = (1, 2, 4, 8)
-STEP_S = {1: 0.0360, 2: 0.0203, 4: 0.0122, 8: 0.0083}
-"""Decode step of Qwen3-14B on A800 with 16 sequences of 8,192 tokens on the engine, from the laws of `docs/costs.md`'s device
-tables as `notes/study.md` section 1 gives them (21.0 ms + 41 us a sequence + .112 us a token at TP1, and so on)."""
-PREFILL_S_PER_TOKEN = {1: 140e-6, 2: 91e-6, 4: 64e-6, 8: 49e-6}
 ENGINES = {1: 8, 2: 4, 4: 2, 8: 1}
 """Engines per bucket: as many GPUs each."""
 _T_975 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
@@ -45,11 +42,12 @@ class EvaluationSettings:
     shuffles: int = 5
     """GRPO-like orders that figures are averaged over."""
     in_flight: int = 16
-    start: Literal["smallest", "predicted"] = "predicted"
+    start: Start = "predicted"
     hysteresis: float | None = None
     """Unset: the router's own."""
     seed: int = 0
     embed: Embed | None = None
+    """Sentence model of the `embedding` policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +73,20 @@ def evaluate(
 ) -> list[Row]:
     """Every policy in both orders; raises `ConfigError` when the set is too small to have a warm-up part."""
     rows: list[Row] = []
+    settings = replace(settings, embed=settings.embed and _embedded(trajectories, settings.embed))
     for order, sequences in _sequences(trajectories, settings):
         for policy in settings.policies:
             progress(f"{data_set}: {policy}, {order} order")
             runs = [_run(visits, policy, replace(settings, seed=seed)) for seed, visits in sequences]
             rows.append(_row(data_set, order, policy, runs))
     return rows
+
+
+def _embedded(trajectories: Sequence[RecordedTrajectory], embed: Embed) -> Embed:
+    """The same, looked up: every prompt is embedded once for all orders, outside of what decisions are timed for."""
+    texts = sorted({trajectory.prompt_text for trajectory in trajectories})
+    vectors = dict(zip(texts, embed(texts), strict=True))
+    return lambda some: np.stack([vectors[text] for text in some])
 
 
 def _sequences(
@@ -114,20 +120,13 @@ def split_warm_up(visits: Sequence[Visit], share: float) -> tuple[Sequence[Visit
 
 def make_world(lengths: Sequence[int], settings: EvaluationSettings) -> ReplayWorld:
     """Buckets and charges from the lengths of the warm-up part."""
-    if unknown := [degree for degree in settings.degrees if degree not in STEP_S]:
-        raise ConfigError(
-            f"no step time is known for TP {unknown[0]}; buckets may have the degrees {', '.join(map(str, STEP_S))}"
-        )
+    if unknown := [degree for degree in settings.degrees if degree not in ENGINES]:
+        raise ConfigError(f"buckets may have the degrees {', '.join(map(str, ENGINES))}; TP {unknown[0]} has no known engines")
     if settings.limits is None:
         buckets = buckets_from_lengths([float(length) for length in lengths], settings.degrees, settings.quantiles)
     else:
         buckets = Buckets(degrees=settings.degrees, limits=(*settings.limits, float("inf")))
-    costs = CostTable(
-        buckets=buckets,
-        step_s=tuple(STEP_S[degree] for degree in settings.degrees),
-        prefill_s_per_token=tuple(PREFILL_S_PER_TOKEN[degree] for degree in settings.degrees),
-        lengths=tuple(sorted(float(length) for length in lengths)),
-    )
+    costs = table_for(buckets, [float(length) for length in lengths])
     engines = tuple(ENGINES[degree] for degree in settings.degrees)
     return ReplayWorld(costs=costs, engines_per_bucket=engines, in_flight=settings.in_flight)
 
