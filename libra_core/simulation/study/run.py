@@ -12,7 +12,7 @@ from libra_core.simulation.study.config import StudyConfig, SystemConfig
 from libra_core.simulation.study.controllers import Controller, IdleRatio, Replanner, Static
 from libra_core.simulation.study.routers import router_for
 from libra_core.simulation.study.splits import Start, first_plan, grid
-from libra_core.simulation.study.summary import Meter, RunSummary, StepView
+from libra_core.simulation.study.summary import Meter, Picture, RunSummary, StepView
 from libra_core.simulation.truth import Truth, load_truth
 from libra_core.simulation.workload.generate import generate, levels
 from libra_core.simulation.workload.laws import WorkloadLaw
@@ -34,6 +34,7 @@ class Outcome:
     seed: int
     summary: RunSummary
     steps: tuple[StepView, ...]
+    picture: Picture
     decisions: tuple[Decision, ...]
     first_plan: str
     cpu_s: float
@@ -55,6 +56,7 @@ def run_system(study: StudyConfig, name: str, system: SystemConfig, law: Workloa
         seed=seed,
         summary=meter.summary(study.gpus),
         steps=tuple(meter.views()),
+        picture=meter.picture(),
         decisions=tuple(controller.ledger) if isinstance(controller, Replanner) else (),
         first_plan=plan_text(start),
         cpu_s=time.process_time() - began,
@@ -122,9 +124,7 @@ def _controller(study: StudyConfig, system: SystemConfig, start: Start, truth: T
 def _hindsight(study: StudyConfig, system: SystemConfig, law: WorkloadLaw, truth: Truth) -> Start:
     """The start whose simulated runs over the whole drift, on a seed of their own, are fastest."""
     level = levels(law.drift, study.steps)[np.linspace(0, study.steps - 1, _HINDSIGHT_STEPS).astype(int)]
-    work = generate(
-        law, level, groups_per_step=study.groups_per_step, group_size=study.group_size, seed=_HINDSIGHT_SEED
-    )
+    work = generate(law, level, groups_per_step=study.groups_per_step, group_size=study.group_size, seed=_HINDSIGHT_SEED)
     best, least = None, math.inf
     for start in grid(study, system, length_table_of(work)):
         world = open_world(study, system, start, truth, work)
