@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from libra_core.routing.sketch import quantile
+
 
 @dataclass(frozen=True, slots=True)
 class Residual:
@@ -14,8 +16,10 @@ class Residual:
     mean: float
     """Remaining tokens."""
     evidence: float
-    """Visits, after forgetting, of the states that carry the answer; 0 before anything was learnt."""
+    """Finished trajectories, after forgetting, that the most general state has seen; 0 before anything was learnt."""
+    own_visits: float = 0.0
+    """Of these, samples of the same prompt."""
 
     def quantile(self, share: float) -> float:
-        """Smallest length below which that share lies, interpolated inside its bin."""
-        raise NotImplementedError
+        """Count below which that share lies, interpolated inside its bin."""
+        return quantile(self.shares, share)

@@ -1,0 +1,110 @@
+"""C-MLFQ by expected cost: the bucket where finishing costs least, under the whole distribution of what is left.
+
+    argmin over buckets of  Σ p(r)·decode_s(bucket, generated, r)·load + moving there
+
+A move must gain its own price and a share of it on top; ties stay.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from libra_core.ports.routing import EngineLoad, FinishedTrajectory, TurnContext
+from libra_core.routing.buckets import Buckets
+from libra_core.routing.costs import RoutingCosts
+from libra_core.routing.placement import Placement, bucket_of, is_full
+from libra_core.routing.prefix_tree import PrefixTree
+from libra_core.routing.residual import Residual
+from libra_core.routing.sketch import CENTRES
+from libra_core.routing.tree_reader import ENOUGH, TreeReader
+from libra_core.types.ids import EngineId, TrajectoryId
+
+_STEPS_PER_OCTAVE = 8
+_CACHED_TABLES = 512
+Start = Literal["smallest", "predicted"]
+
+
+class ExpectedCost:
+    """Knows loads only as slowdown: an engine with more trajectories than slots is slower by their ratio."""
+
+    def __init__(
+        self, buckets: Buckets, costs: RoutingCosts, tree: PrefixTree, *, start: Start, hysteresis: float, seed: int
+    ) -> None:
+        self.buckets = buckets
+        self.reader = TreeReader(tree)
+        self._start: Start = start
+        self._hysteresis = hysteresis
+        self._placement = Placement(seed)
+        self._tables: dict[int, NDArray[np.float64]] = {}
+        self._costs = costs
+
+    @property
+    def costs(self) -> RoutingCosts:
+        return self._costs
+
+    @costs.setter
+    def costs(self, costs: RoutingCosts) -> None:
+        """For new bucket limits, together with `buckets`."""
+        self._costs = costs
+        self._tables.clear()
+
+    def choose(self, turn: TurnContext, engines: Sequence[EngineLoad]) -> EngineId:
+        home = bucket_of(turn.current, engines)
+        residual = self.reader.residual(turn)
+        if residual.evidence < ENOUGH or (home is None and self._start == "smallest" and not turn.tool_returns):
+            target = 0 if home is None else home
+        else:
+            target = self._cheapest(turn, home, residual, engines)
+        return self._placement.in_bucket(target, turn.current, engines).engine_id
+
+    def learn(self, finished: FinishedTrajectory) -> None:
+        self.reader.learn(finished)
+
+    def forget(self, trajectory_id: TrajectoryId) -> None:
+        self.reader.forget(trajectory_id)
+
+    def _cheapest(self, turn: TurnContext, home: int | None, residual: Residual, engines: Sequence[EngineLoad]) -> int:
+        decode_s: list[float] = (self._table(turn.generated_tokens) @ residual.shares).tolist()
+        slowdowns = _slowdowns(engines, turn.current)
+        if home is None:
+            return min(slowdowns, key=lambda bucket: decode_s[bucket] * slowdowns[bucket])
+        stay_s = decode_s[home] * slowdowns[home]
+        best, best_gain_s = home, 0.0
+        for bucket, slowdown in slowdowns.items():
+            if bucket == home:
+                continue
+            move_s = self._costs.move_s(bucket, turn.context_tokens)
+            gain_s = stay_s - decode_s[bucket] * slowdown - move_s
+            if gain_s > best_gain_s and gain_s > self._hysteresis * move_s:
+                best, best_gain_s = bucket, gain_s
+        return best
+
+    def _table(self, generated_tokens: int) -> NDArray[np.float64]:
+        """`[buckets, BINS]` seconds to generate each bin's count; kept per eighth of an octave of what is generated already."""
+        key = int(_STEPS_PER_OCTAVE * math.log2(generated_tokens + _STEPS_PER_OCTAVE))
+        table = self._tables.get(key)
+        if table is None:
+            if len(self._tables) >= _CACHED_TABLES:
+                self._tables.clear()
+            rows = [
+                [self._costs.decode_s(bucket, generated_tokens, rest) for rest in CENTRES] for bucket in range(len(self.buckets))
+            ]
+            table = self._tables[key] = np.array(rows)
+        return table
+
+
+def _slowdowns(engines: Sequence[EngineLoad], current: EngineId | None) -> dict[int, float]:
+    """By bucket that has a place: how much slower its best engine decodes for want of slots, 1 where there are enough."""
+    found: dict[int, float] = {}
+    home: EngineLoad | None = None
+    for engine in engines:
+        if engine.engine_id == current:
+            home = engine
+        elif engine.bucket not in found and not is_full(engine):
+            found[engine.bucket] = 1.0
+    if home is not None:
+        found[home.bucket] = 1.0 if home.capacity is None else max(1.0, home.in_flight / home.capacity)
+    return found or {engine.bucket: 1.0 for engine in engines}
