@@ -128,7 +128,7 @@ def warm_start(config: ConfigArgument = QUICKSTART, overrides: SetOption = None,
 @app.command()
 @in_sentences
 def serve(config: ConfigArgument = QUICKSTART) -> None:
-    """Serve the deployments `libra-train` and `libra-compare` until interrupted; runs are started from Prefect's UI or command line."""
+    """Serve the deployments `libra-train` and `libra-compare` until interrupted; runs start from Prefect's UI or command line."""
     from flows.commands import run_serve
 
     run_serve(config)
