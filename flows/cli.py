@@ -113,6 +113,30 @@ def decisions(run: Annotated[Path, typer.Argument(help="Run folder.")], as_json:
     run_decisions(run, as_json=as_json)
 
 
+@app.command()
+@in_sentences
+def compare(
+    study: Annotated[Path, typer.Argument(help="YAML file of the study.")] = Path("configs/study/48gpu.yaml"),
+    systems: Annotated[str, typer.Option(help="Only these systems, for example libra,dynamic.")] = "",
+    workloads: Annotated[str, typer.Option(help="Only these workloads, for example search_r1,r2e_gym.")] = "",
+    seeds: Annotated[int | None, typer.Option(min=1, help="Paired seeds.")] = None,
+    steps: Annotated[int | None, typer.Option(min=8, help="Optimizer steps of each run.")] = None,
+    staleness: Annotated[int | None, typer.Option(min=0, help="The bound η, the same for all.")] = None,
+    overrides: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Simulate all systems on a cluster that need not be there; tables, figures and MLflow runs."""
+    from flows.compare import run_compare
+    from flows.study_parameters import CompareParameters
+
+    chosen = {
+        "systems": [name for name in systems.split(",") if name],
+        "workloads": [name for name in workloads.split(",") if name],
+    }
+    given = {"study": str(study), "seeds": seeds, "steps": steps, "staleness": staleness, "overrides": overrides or []}
+    run_compare(CompareParameters.model_validate(given | chosen), as_json=as_json)
+
+
 @app.command("warm-start")
 @in_sentences
 def warm_start(config: ConfigArgument = QUICKSTART, overrides: SetOption = None, as_json: JsonOption = False) -> None:
@@ -125,7 +149,7 @@ def warm_start(config: ConfigArgument = QUICKSTART, overrides: SetOption = None,
 @app.command()
 @in_sentences
 def serve(config: ConfigArgument = QUICKSTART) -> None:
-    """Serve the deployment `libra-train` until interrupted; runs are started from Prefect's UI or command line."""
+    """Serve the deployments `libra-train` and `libra-compare` until interrupted; runs start from Prefect's UI or command line."""
     from flows.commands import run_serve
 
     run_serve(config)

@@ -28,5 +28,6 @@ try:
     from libra_core.simulation.kernel.loop import hold_back as hold_back
     from libra_core.simulation.kernel.loop import open_engine as open_engine
     from libra_core.simulation.kernel.loop import stop_engine as stop_engine
+    from libra_core.simulation.kernel.loop import survey as survey
 finally:
     _settings.CACHE_DIR = _before

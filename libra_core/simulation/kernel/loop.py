@@ -1,5 +1,7 @@
 """The event loop, and what may be done to it from outside: place a trajectory, open and stop engines, hold the trainer."""
 
+from typing import Any
+
 from numba import njit
 
 from libra_core.simulation.kernel import coordinator, engine, heap, trainer
@@ -112,6 +114,15 @@ def assign(s: State, i: int, e: int) -> None:
 
 
 @njit(cache=True)
+def survey(s: State, i: int, into: Any) -> None:
+    """For whoever chooses: of each engine whether it has room for the trajectory, its degree, how many it holds, its promises."""
+    for e in range(s.engines.size):
+        asked = s.engines[e]
+        into[e, 0] = coordinator.has_room(s, i, e)
+        into[e, 1], into[e, 2], into[e, 3] = asked.tp, asked.bound, asked.promised
+
+
+@njit(cache=True)
 def _engine_event(s: State, e: int) -> None:
     """Ends of turns, a full KV cache, or an engine that opens."""
     engine.advance(s, e)
@@ -141,6 +152,7 @@ def _end_turn(s: State, e: int, i: int) -> None:
     if t.turn == t.turns:
         t.phase = DONE
         t.finished_s = run.now_s
+        t.last_tp = s.engines[e].tp
         coordinator.unbind(s, i)
         coordinator.note_length(s, i)
         s.groups[t.group].finished += 1

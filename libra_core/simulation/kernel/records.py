@@ -39,6 +39,7 @@ TRAJECTORY = np.dtype(
         ("version", np.int64),  # policy version at its first token
         ("generated", np.float64),
         ("moves", np.int64),
+        ("last_tp", np.int64),  # degree of the engine that ended it
         ("work", np.float64),  # training FLOP
         ("tokens", np.float64),  # prompt, generated and tool tokens
         ("started_s", np.float64),

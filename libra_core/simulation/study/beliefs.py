@@ -1,4 +1,4 @@
-"""What planners of the simulated systems believe: the cost evaluator's figures, or the truth's tables. Never read by the truth."""
+"""What planners of the simulated systems believe: the cost evaluator's figures, or the truth's tables."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -101,18 +101,23 @@ class Skewed:
         return replace(found, t_train_s=found.t_train_s * (1 - self.error))
 
 
-@lru_cache(maxsize=8)
 def costs_of(study: StudyConfig) -> tuple[Costs, ModelShape]:
     """Cached in a process: layer times are costly."""
-    device, model = load_device(study.device), load_model(study.model)
-    trainer: TrainerCosts = TrainingCosts(device, model, node_size=study.gpus_per_node, logprob_pass=True)
+    truth = str(study.path(study.truth)) if study.believes == "truth" else None
+    return _costs(study.device, study.model, study.gpus_per_node, truth, study.forecast_error)
+
+
+@lru_cache(maxsize=8)
+def _costs(device_name: str, model_name: str, node: int, truth_path: str | None, error: float) -> tuple[Costs, ModelShape]:
+    device, model = load_device(device_name), load_model(model_name)
+    evaluator = TrainingCosts(device, model, node_size=node, logprob_pass=True)
+    trainer: TrainerCosts = evaluator
     engines: EngineCosts = RolloutCosts(device, model, utilization=_UTILIZATION)
-    if study.believes == "truth":
-        truth = load_truth(study.path(study.truth))
-        assert isinstance(trainer, TrainingCosts)
-        engines, trainer = BelievedEngines(truth), BelievedTrainer(trainer, truth)
-    if study.forecast_error:
-        skewed = Skewed(engines, trainer, study.forecast_error)
+    if truth_path is not None:
+        truth = load_truth(truth_path)
+        engines, trainer = BelievedEngines(truth), BelievedTrainer(evaluator, truth)
+    if error:
+        skewed = Skewed(engines, trainer, error)
         engines, trainer = skewed, skewed
     shape = ModelShape(
         num_layers=model.num_layers,
@@ -165,8 +170,6 @@ def length_table_of(work: Trajectories, age_steps: Floats | None = None, half_li
     pairs = np.add.reduceat(arriving * (before + arriving / 2), first)
     decode = np.add.reduceat(work.generated * (before + arriving + work.generated / 2), first)
     returned = work.total_tokens - work.prompt_tokens - work.total_generated
-    columns = (work.total_generated, turns, work.prompt_tokens, returned, work.total_tool_s, pairs, decode)
+    columns = (work.total_generated, turns.astype(np.float64), work.prompt_tokens, returned, work.total_tool_s, pairs, decode)
     weight = np.ones(len(work)) if age_steps is None else 0.5 ** (age_steps / half_life_steps)
     return table_of(np.stack(columns, axis=1), weight)
-
-

@@ -1,5 +1,6 @@
 """What a study compares: files of truth and workloads, a cluster, systems."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -7,6 +8,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from libra_core.config.base import Section
+from libra_core.config.loading import apply_override
 from libra_core.errors import ConfigError
 from libra_core.simulation.truth import Mismatch
 
@@ -40,6 +42,8 @@ class SystemConfig(Section):
     elastic: bool = False
     """Replicas change sides through the hybrid pool, without rebuilding the trainer."""
     most_calls_first: bool = False
+    publication_s: float | None = Field(default=None, ge=0)
+    """Slow synchronisation, such as over files and restarts, or a slow switch of sides; unset: the truth's."""
     lengths_known: bool = False
     """Plans for the trajectories that come instead of those that went, and moves for nothing: a bound, not a system."""
 
@@ -91,9 +95,11 @@ class StudyConfig(Section):
         return Path(self.folder) / name
 
 
-def load_study(path: str | Path, **changes: Any) -> StudyConfig:
-    """Raises `ConfigError`."""
+def load_study(path: str | Path, overrides: Sequence[str] = (), **changes: Any) -> StudyConfig:
+    """A file with `changes`, then `a.b=c` overrides. Raises `ConfigError`."""
     values = read_yaml(Path(path)) | changes | {"folder": str(Path(path).parent)}
+    for override in overrides:
+        apply_override(values, override)
     return checked_study(values, str(path))
 
 

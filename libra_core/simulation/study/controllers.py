@@ -52,8 +52,8 @@ class Replanner:
     start: Start
     truth: TransitionTruth
     ledger: list[Decision] = field(default_factory=list[Decision])
-    _past: PastLooks = PastLooks()
-    _errors: ErrorBook = ErrorBook()
+    _past: PastLooks = field(default_factory=PastLooks)
+    _errors: ErrorBook = field(default_factory=ErrorBook)
     _costs: CostBook | None = None
     _running: Candidate | None = None
     _seen_s: float = 0.0

@@ -12,7 +12,7 @@ from libra_core.simulation.study.config import StudyConfig, SystemConfig
 from libra_core.simulation.study.controllers import Controller, IdleRatio, Replanner, Static
 from libra_core.simulation.study.routers import router_for
 from libra_core.simulation.study.splits import Start, first_plan, grid
-from libra_core.simulation.study.summary import Meter, RunSummary, StepView
+from libra_core.simulation.study.summary import Meter, Picture, RunSummary, StepView
 from libra_core.simulation.truth import Truth, load_truth
 from libra_core.simulation.workload.generate import generate, levels
 from libra_core.simulation.workload.laws import WorkloadLaw
@@ -34,6 +34,7 @@ class Outcome:
     seed: int
     summary: RunSummary
     steps: tuple[StepView, ...]
+    picture: Picture
     decisions: tuple[Decision, ...]
     first_plan: str
     cpu_s: float
@@ -42,11 +43,13 @@ class Outcome:
 def run_system(study: StudyConfig, name: str, system: SystemConfig, law: WorkloadLaw, seed: int) -> Outcome:
     """Deterministic but for `cpu_s`."""
     began = time.process_time()
-    truth = study.mismatch.applied(load_truth(study.path(study.truth)))
-    lengths = initial_lengths(study, law)
+    truth = truth_of(study, system)
+    history = initial_history(study, law)
+    lengths = length_table_of(history)
     start = _hindsight(study, system, law, truth) if system.split == "hindsight" else first_plan(study, system, lengths)
     work = workload(study, law, study.steps, seed)
     world = open_world(study, system, start, truth, work)
+    world.router = router_for(system.router, start.plan, work, history, truth)
     controller = _controller(study, system, start, truth, lengths)
     meter = drive(world, controller, study.steps, study.skipped_steps)
     return Outcome(
@@ -55,10 +58,21 @@ def run_system(study: StudyConfig, name: str, system: SystemConfig, law: Workloa
         seed=seed,
         summary=meter.summary(study.gpus),
         steps=tuple(meter.views()),
+        picture=meter.picture(),
         decisions=tuple(controller.ledger) if isinstance(controller, Replanner) else (),
         first_plan=plan_text(start),
         cpu_s=time.process_time() - began,
     )
+
+
+def truth_of(study: StudyConfig, system: SystemConfig) -> Truth:
+    """The study's, with what this system does worse than others."""
+    truth = study.mismatch.applied(load_truth(study.path(study.truth)))
+    if system.publication_s is None:
+        return truth
+    slow = {"trainer_waits_s": system.publication_s, "engines_pause_s": system.publication_s, "recompute_kv": True}
+    switch_s = max(truth.colocated_switch_s, system.publication_s)
+    return truth.model_copy(update={"publication": truth.publication.model_copy(update=slow), "colocated_switch_s": switch_s})
 
 
 def workload(study: StudyConfig, law: WorkloadLaw, steps: int, seed: int) -> Trajectories:
@@ -66,11 +80,10 @@ def workload(study: StudyConfig, law: WorkloadLaw, steps: int, seed: int) -> Tra
     return generate(law, levels(law.drift, steps), groups_per_step=study.groups_per_step, group_size=study.group_size, seed=seed)
 
 
-def initial_lengths(study: StudyConfig, law: WorkloadLaw) -> LengthTable:
-    """The history that systems plan their start with: other samples of the same law, before any drift."""
+def initial_history(study: StudyConfig, law: WorkloadLaw) -> Trajectories:
+    """What systems plan their start with: other samples of the same law, before any drift."""
     level = np.full(_HISTORY_STEPS, levels(law.drift, study.steps)[0])
-    work = generate(law, level, groups_per_step=16, group_size=study.group_size, seed=_HISTORY_SEED)
-    return length_table_of(work)
+    return generate(law, level, groups_per_step=16, group_size=study.group_size, seed=_HISTORY_SEED)
 
 
 def open_world(study: StudyConfig, system: SystemConfig, start: Start, truth: Truth, work: Trajectories) -> World:
@@ -84,7 +97,7 @@ def open_world(study: StudyConfig, system: SystemConfig, start: Start, truth: Tr
         kv_fill=NO_CAP if system.kv_fill is None else system.kv_fill,
         most_calls_first=system.most_calls_first,
     )
-    return World(truth, work, pacing, start.plan, router=router_for(system, start.plan, work))
+    return World(truth, work, pacing, start.plan)
 
 
 def drive(world: World, controller: Controller, steps: int, skipped: int) -> Meter:
@@ -122,9 +135,7 @@ def _controller(study: StudyConfig, system: SystemConfig, start: Start, truth: T
 def _hindsight(study: StudyConfig, system: SystemConfig, law: WorkloadLaw, truth: Truth) -> Start:
     """The start whose simulated runs over the whole drift, on a seed of their own, are fastest."""
     level = levels(law.drift, study.steps)[np.linspace(0, study.steps - 1, _HINDSIGHT_STEPS).astype(int)]
-    work = generate(
-        law, level, groups_per_step=study.groups_per_step, group_size=study.group_size, seed=_HINDSIGHT_SEED
-    )
+    work = generate(law, level, groups_per_step=study.groups_per_step, group_size=study.group_size, seed=_HINDSIGHT_SEED)
     best, least = None, math.inf
     for start in grid(study, system, length_table_of(work)):
         world = open_world(study, system, start, truth, work)

@@ -72,5 +72,3 @@ def _throughput_time(found: Evaluated, row: int) -> float:
 def _with_fleet(start: Start, system: SystemConfig) -> Start:
     rollout = replace(start.plan.rollout, engines=system.fleet)
     return Start(candidate=replace(start.candidate, plan=replace(start.plan, rollout=rollout)))
-
-

@@ -70,6 +70,15 @@ class StepView:
     generated_per_trajectory: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """One step in detail, for a Gantt figure; seconds since the step before it ended."""
+
+    trajectories: tuple[tuple[float, float], ...]
+    """First token and end of each trajectory that the step trained."""
+    train_s: tuple[float, float]
+
+
 class Meter:
     """Watches a world from the first counted step on."""
 
@@ -106,6 +115,16 @@ class Meter:
             )
             for v, (gpus, tp) in enumerate(self._plans, start=self._first)
         ]
+
+    def picture(self) -> Picture:
+        """The middle one of the counted steps."""
+        state = self._world.state
+        step = (self._first + self._world.version) // 2
+        zero = float(state.steps.ended_s[step - 1])
+        rows = state.trajectories[np.repeat(state.groups.step == step, self._world.pacing.group_size)]
+        spans = sorted(zip((rows.started_s - zero).tolist(), (rows.finished_s - zero).tolist(), strict=True))
+        trained = (float(state.steps.began_s[step]) - zero, float(state.steps.ended_s[step]) - zero)
+        return Picture(trajectories=tuple(spans), train_s=trained)
 
     def summary(self, gpus: int) -> RunSummary:
         world = self._world
