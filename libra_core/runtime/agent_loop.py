@@ -146,24 +146,17 @@ class AgentLoop:
         turn_start = len(self.token_ids)
         self.turn_tokens.append(0)
         while True:
-            room = self._room()
-            if room <= 0:
+            if (room := self._room()) <= 0:
                 return None
             turn = await self._sample(room)
             if turn is None:
                 continue
             self._append_turn(turn)
-            if turn.finish_reason is FinishReason.STOP and self._ends_turn(turn_start):
-                return tuple(self.token_ids[turn_start:])
+            written = tuple(self.token_ids[turn_start:])
+            if turn.finish_reason is FinishReason.STOP and ends_turn(self.tools.environment, written):
+                return written
             if turn.finish_reason is FinishReason.LENGTH:
                 return None
-
-    def _ends_turn(self, turn_start: int) -> bool:
-        stops = self.tools.environment.stops()
-        if not stops.texts or self.token_ids[-1] in stops.token_ids:
-            return True
-        written = self.tools.environment.render(self.token_ids[turn_start:])
-        return any(text in written for text in stops.texts)
 
     async def _sample(self, room: int) -> GeneratedTurn | None:
         """One request; None when its engine was lost and the turn must be sent again."""
@@ -308,3 +301,12 @@ class AgentLoop:
             submission=self.submission,
             failure=failure,
         )
+
+
+def ends_turn(environment: Environment, written: tuple[int, ...]) -> bool:
+    """Whether the tokens of a turn hold one of its stops whole; a candidate token alone does not end it."""
+    stops = environment.stops()
+    if not stops.texts or written[-1] in stops.token_ids:
+        return True
+    text = environment.render(written)
+    return any(stop in text for stop in stops.texts)
