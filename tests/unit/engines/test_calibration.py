@@ -1,10 +1,27 @@
 """The time that a calibration takes; its laws are tested in `unit/costs`, a whole one in `integration/test_calibrate.py`."""
 
+from dataclasses import replace
+
 import pytest
 
+from libra_core.costs.measured_training import TrainerLawFit
 from libra_core.engines.calibration import sweeps
-from libra_core.engines.calibration.calibrate import QUICK, Grid
+from libra_core.engines.calibration.calibrate import QUICK, Grid, Parts
 from libra_core.engines.calibration.sweeps import sweeps_within
+from libra_core.errors import DeadlineError
+
+LAW = TrainerLawFit(
+    tp=1,
+    pp=1,
+    micro_batch_s=0.01,
+    s_per_token=1e-4,
+    s_per_token2=5e-8,
+    step_s=0.005,
+    held_out_median_error=0.03,
+    held_out_worst_error=0.1,
+    batch_error=0.0,
+    num_cells=15,
+)
 
 
 class Clock:
@@ -41,3 +58,23 @@ def test_each_sweep_is_announced_with_the_time_so_far_and_an_early_end_with_its_
 def test_the_budgets_of_all_parts_leave_time_to_start_them_within_ten_minutes(grid: Grid) -> None:
     parts = len(grid.degrees) + len(grid.trainer.layouts)
     assert len(grid.degrees) * grid.budget_s + len(grid.trainer.layouts) * grid.trainer.budget_s + parts * 25 < 600
+
+
+def failing() -> TrainerLawFit:
+    raise DeadlineError("no answer within 180 s")
+
+
+def test_a_part_that_fails_costs_its_own_law_only() -> None:
+    said: list[str] = []
+    parts = Parts(said.append)
+    parts.add("trainer TP1 PP1", lambda: LAW)
+    parts.add("trainer TP2 PP1", failing)
+    parts.add("trainer TP1 PP2", lambda: replace(LAW, pp=2))
+    assert [(law.tp, law.pp) for law in parts.laws if isinstance(law, TrainerLawFit)] == [(1, 1), (1, 2)]
+    assert parts.missing == ["trainer TP2 PP1: no answer within 180 s"]
+    assert said == ["trainer TP2 PP1: not measured, no answer within 180 s"]
+
+
+def test_a_host_on_which_the_first_part_fails_is_no_host_to_calibrate() -> None:
+    with pytest.raises(DeadlineError):
+        Parts(lambda _line: None).add("engine TP1", failing)
