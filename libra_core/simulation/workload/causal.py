@@ -51,11 +51,11 @@ class CausalWorkload:
     samples: int = 32
     """Per prompt, over all epochs."""
     class_shares: tuple[float, ...] = (0.25, 0.25, 0.25, 0.25)
-    class_turns: tuple[int, ...] = (3, 8, 20, 48)
+    class_turns: tuple[int, ...] = (4, 10, 22, 48)
     """Mean turns; the actual number is uniform within a fifth of it, at least one turn either way."""
     turn_tokens: float = 150.0
     """Median generated tokens of a turn."""
-    turn_spread: float = 0.4
+    turn_spread: float = 0.3
     """Standard deviation of the logarithm of a turn's tokens."""
     prompt_tokens: int = 300
 
