@@ -56,6 +56,7 @@ class Link:
         """Contributions that were stale, repeated, early, or of another step."""
         self.unsent = 0
         self._expected: int | None = None
+        self._finishing = False
         self._incoming = bytearray(gradient_bytes)
         self._wire = wire
         self._queue: queue.SimpleQueue[Outgoing | None] = queue.SimpleQueue()
@@ -80,7 +81,9 @@ class Link:
         outgoing.done()
 
     def finish(self) -> None:
-        """Let the writer send what is queued, then say goodbye and close."""
+        """Let the writer send what is queued, then say goodbye and close, whoever closes first."""
+        with self.changed:
+            self._finishing = True
         self.post(Outgoing(head=Head(kind=Kind.BYE, slot=self.slot, epoch=self.epoch, step=0), tensors=(), done=lambda: None))
         self._queue.put(None)
 
@@ -89,9 +92,9 @@ class Link:
         with self.changed:
             if self.closed is not None:
                 return
-            self.closed = reason
+            self.closed = "left" if self._finishing else reason
             self.changed.notify_all()
-        logger.info("hybrid replica %d, epoch %d: %s", self.slot, self.epoch, reason)
+        logger.info("hybrid replica %d, epoch %d: %s", self.slot, self.epoch, self.closed)
         self._wire.close()
         self._queue.put(None)
 

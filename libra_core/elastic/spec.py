@@ -1,5 +1,6 @@
 """What the two ends of the side channel are told when they start."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from libra_core.elastic.handshake import SECRET_BYTES
@@ -46,3 +47,23 @@ class HybridSpec:
     """Replicas of the core; the batch is shared over them first."""
     endpoints: tuple[tuple[Address, ...], ...]
     """By shard of this replica, in rank order: the core ranks that serve it, the one that leads it first."""
+
+
+def shard_endpoints(
+    addresses: Sequence[Address | None], *, slot: int, model_parallel: tuple[int, int], distributed_optimizer: bool
+) -> tuple[tuple[Address, ...], ...]:
+    """`HybridSpec.endpoints` from where the core's ranks listen, in rank order; `model_parallel` is (tp, pp).
+
+    Ranks count TP fastest, then DP, then PP. With a distributed optimizer every data-parallel rank of a shard holds a part of the
+    snapshot.
+    """
+    tp, pp = model_parallel
+    dp = len(addresses) // (tp * pp)
+    leader = slot % dp
+    order = [leader, *(rank for rank in range(dp) if rank != leader)] if distributed_optimizer else [leader]
+    shards: list[tuple[Address, ...]] = []
+    for stage in range(pp):
+        for column in range(tp):
+            found = [addresses[column + tp * (rank + dp * stage)] for rank in order]
+            shards.append(tuple(address for address in found if address is not None))
+    return tuple(shards)

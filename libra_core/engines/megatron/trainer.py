@@ -12,6 +12,7 @@ from libra_core.engines.broadcast import BroadcastGroup, join_group
 from libra_core.engines.hf_layout import hf_tensors
 from libra_core.engines.megatron import checkpoint, convert, cpu_shim, export
 from libra_core.engines.megatron.accumulation import Accumulator, OpenStep
+from libra_core.engines.megatron.exchange import CoreExchange
 from libra_core.engines.megatron.export import ExportReport, Metadata
 from libra_core.engines.megatron.micro_batch import build_micro_batch
 from libra_core.engines.megatron.model import build_model, build_policy, learning_rate, transformer_config
@@ -19,7 +20,7 @@ from libra_core.engines.megatron.spec import TrainerSpec
 from libra_core.engines.megatron.step import score
 from libra_core.engines.megatron.world import close_world, open_world
 from libra_core.engines.model_folder import check_divides, read_model_facts
-from libra_core.errors import ConfigError, ResourceError
+from libra_core.errors import ConfigError, NumericsError, ResourceError
 from libra_core.types.batch import AccumulationReport, TrainingBatch, TrainingSequence
 from libra_core.types.ids import BatchId, PolicyVersion
 from libra_core.types.reports import UpdateReport
@@ -54,7 +55,10 @@ class MegatronTrainer:
             self.model = build_policy(self.facts, spec)
             convert.load_hf(self.model.module, self.facts, spec.model_path)
             self.model.optimizer.reload_model_params()
-            self._accumulator = Accumulator(spec=spec, world=self.world, model=self.model, reference=self._build_reference())
+            self.exchange = CoreExchange(spec.elastic, self.world, self.model) if spec.elastic is not None else None
+            self.accumulator = Accumulator(
+                spec=spec, world=self.world, model=self.model, reference=self._build_reference(), exchange=self.exchange
+            )
         except BaseException:
             close_world()
             raise
@@ -86,7 +90,7 @@ class MegatronTrainer:
                 f"batch {batch_id} updates policy version {expected_version}, but the trainer holds version "
                 f"{self.policy_version}; take the batch of that step, or resume from the matching checkpoint"
             )
-        self._step = self._accumulator.open(batch_id, self.policy_version)
+        self._step = self.accumulator.open(batch_id, self.policy_version)
         return None
 
     def accumulate(self, sequences: tuple[TrainingSequence, ...]) -> AccumulationReport:
@@ -98,7 +102,7 @@ class MegatronTrainer:
             ConfigError: when no step is open.
         """
         step = self._take_step("accumulate")
-        report = self._accumulator.add(step, sequences)
+        report = self.accumulator.add(step, sequences)
         self._step = step
         return report
 
@@ -114,17 +118,28 @@ class MegatronTrainer:
         """
         step = self._take_step("finish_step")
         rate = learning_rate(self.spec.training.optimizer, self.policy_version)
-        report = self._accumulator.finish(step, learning_rate=rate)
+        try:
+            report = self.accumulator.finish(step, learning_rate=rate)
+        except NumericsError:
+            self._void_exchange(f"step {step.version} is void")
+            raise
         self.progress = checkpoint.Progress(
             version=report.policy_version,
             adam_steps=self.progress.adam_steps + (not report.skipped),
             batch_id=step.batch_id,
             report=report,
         )
+        if self.exchange is not None:
+            self.exchange.publish(report.policy_version, report.grad_norm, self.progress.adam_steps)
         return report
 
     def discard_step(self) -> None:
-        """Forget the open step, if there is one; its batch can be begun again and nothing is counted twice."""
+        """Forget the open step, if there is one; its batch can be begun again and nothing is counted twice.
+
+        Hybrid replicas that took part in it have to join anew.
+        """
+        if self._step is not None:
+            self._void_exchange(f"step {self._step.version} was discarded")
         self._step = None
 
     def score_tokens(self, token_ids: tuple[int, ...]) -> tuple[float, ...]:
@@ -138,7 +153,7 @@ class MegatronTrainer:
             advantage=0.0,
             group_index=0,
         )
-        micro_batch = build_micro_batch([everything], multiple_of=self._accumulator.token_multiple, device=self.world.device)
+        micro_batch = build_micro_batch([everything], multiple_of=self.accumulator.token_multiple, device=self.world.device)
         parts = score(self.model.wrapped, [micro_batch], temperature=1.0)
         mine = self.world.reports and self.world.dp_rank == 0
         values = parts[0].tolist() if mine else [0.0] * (len(token_ids) - 1)
@@ -200,6 +215,7 @@ class MegatronTrainer:
         """
         self.progress, extra = checkpoint.load(Path(folder), self.model, self.world)
         self.discard_step()
+        self._void_exchange("the core loaded a checkpoint")
         return extra
 
     def digest(self) -> str:
@@ -208,20 +224,26 @@ class MegatronTrainer:
 
     def gradients(self, batch: TrainingBatch) -> dict[str, Tensor]:
         """Unclipped float32 gradients of the batch's loss by HF name; nothing is updated. For verification."""
-        self._step = self._accumulator.open(batch.batch_id, self.policy_version)
+        self._step = self.accumulator.open(batch.batch_id, self.policy_version)
         self.accumulate(batch.sequences)
         return self.step_gradients()
 
     def step_gradients(self) -> dict[str, Tensor]:
         """What `finish_step` would clip and apply, as `gradients` gives it; the step is discarded. For verification."""
-        self._accumulator.reduce(self._take_step("step_gradients"), force_all_reduce=True)
+        self.accumulator.reduce(self._take_step("step_gradients"), force_all_reduce=True)
         exported = convert.export_hf(self.model.module, self.facts, value_of=lambda parameter: parameter.main_grad)
         return {name: tensor.float().cpu().clone() for name, tensor in exported}
 
     def close(self) -> None:
         """Leave the world; not collective."""
+        if self.exchange is not None:
+            self.exchange.close()
         self._broadcast_group = None
         close_world()
+
+    def _void_exchange(self, reason: str) -> None:
+        if self.exchange is not None:
+            self.exchange.void(reason)
 
     def _take_step(self, caller: str) -> OpenStep:
         """The step is open again only when the caller puts it back."""
