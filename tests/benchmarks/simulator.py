@@ -124,7 +124,7 @@ class RealEngine:
 
 
 def profiled_model(folder: Path) -> Path:
-    """The model of the profile, `m10` of notes/vllm.md: 8.3M parameters, heads of 32; random weights, wide enough not to collapse."""
+    """The model of the profile, `m10` of notes/vllm.md: 8.3M parameters; random weights, wide enough not to collapse."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -212,9 +212,14 @@ def main() -> None:
     say = (lambda text: None) if options.json else print
     rows = []
     with tempfile.TemporaryDirectory(prefix="libra-simulator-") as temporary:
-        folder = build_engine_model(Path(temporary) / "model", seed=0, shape=SHAPE)
+        folder = profiled_model(Path(temporary) / "model")
         spec = EngineSpec(
-            engine_id=EngineId("real"), model_path=str(folder), max_num_seqs=128, max_model_len=4096, kv_cache_mib=1024
+            engine_id=EngineId("real"),
+            model_path=str(folder),
+            max_num_seqs=128,
+            max_model_len=4096,
+            kv_cache_mib=1024,
+            start_deadline_s=900.0,
         )
         meter = EngineMeter(spec, vocab_size=VOCABULARY, log=folder.parent / "engine.log")
         with closing(meter):
