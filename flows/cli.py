@@ -137,6 +137,26 @@ def compare(
     run_compare(CompareParameters.model_validate(given | chosen), as_json=as_json)
 
 
+@app.command()
+@in_sentences
+def whatif(
+    source: Annotated[Path, typer.Argument(help="Folder that `libra compare` wrote, or a study's YAML file.")],
+    gpus: Annotated[str, typer.Option(help="48, a list 16,32,64, or a range 8..256.")] = "8..256",
+    system: Annotated[str, typer.Option(help="A system of the study.")] = "libra",
+    workload: Annotated[str, typer.Option(help="A workload of the study; the first one unless named.")] = "",
+    target_hours: Annotated[float | None, typer.Option(help="Find the cheapest cluster that takes at most so long.")] = None,
+    target_tokens_per_s: Annotated[float | None, typer.Option(help="Find the cheapest cluster that is at least so fast.")] = None,
+    overrides: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Replay a study's trajectories on other clusters: tokens/s and hours by GPUs, the knee, the cheapest that meets a goal."""
+    from flows.whatif import WhatIfParameters, run_whatif
+
+    given = {"source": source, "gpus": gpus, "system": system, "workload": workload, "overrides": overrides or []}
+    goals = {"target_hours": target_hours, "target_tokens_per_s": target_tokens_per_s}
+    run_whatif(WhatIfParameters.model_validate(given | goals), as_json=as_json)
+
+
 @app.command("warm-start")
 @in_sentences
 def warm_start(config: ConfigArgument = QUICKSTART, overrides: SetOption = None, as_json: JsonOption = False) -> None:

@@ -184,10 +184,7 @@ def _over_baseline(
 def paces(study: StudyConfig, outcomes: Sequence[Outcome], workload_name: str, system: str) -> list[Pace]:
     """One per seed."""
     return [
-        Pace(
-            tokens=study.batch * np.array([step.generated_per_trajectory for step in outcome.steps]),
-            seconds=np.array([step.t_iter_s for step in outcome.steps]),
-        )
+        Pace.of(outcome.steps, study.batch)
         for outcome in outcomes
         if (outcome.workload, outcome.system) == (workload_name, system)
     ]

@@ -60,6 +60,9 @@ class StudyConfig(Section):
     name: str
     truth: str
     workloads: tuple[str, ...] = Field(min_length=1)
+    history: str | None = None
+    """JSONL of recorded trajectories (as of `libra plan --history`) that every step is drawn from instead of the workloads' laws;
+    relative to where the command runs."""
     systems: str
     """File that maps names to systems."""
     chosen: tuple[str, ...] = ()

@@ -3,9 +3,11 @@
 import math
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from libra_core.planning.history_file import read_history
 from libra_core.planning.lengths import LengthTable
 from libra_core.simulation.study.beliefs import length_table_of
 from libra_core.simulation.study.config import StudyConfig, SystemConfig
@@ -16,7 +18,7 @@ from libra_core.simulation.study.summary import Meter, Picture, RunSummary, Step
 from libra_core.simulation.truth import Truth, load_truth
 from libra_core.simulation.workload.generate import generate, levels
 from libra_core.simulation.workload.laws import WorkloadLaw
-from libra_core.simulation.workload.trajectories import Trajectories
+from libra_core.simulation.workload.trajectories import Trajectories, resampled
 from libra_core.simulation.world import NO_CAP, Pacing, World
 from libra_core.types.decision import Decision
 from libra_core.types.forecast import Mode
@@ -76,12 +78,16 @@ def truth_of(study: StudyConfig, system: SystemConfig) -> Truth:
 
 
 def workload(study: StudyConfig, law: WorkloadLaw, steps: int, seed: int) -> Trajectories:
-    """Enough trajectories for `steps` steps, drifting as the law says."""
+    """Enough trajectories for `steps` steps: drifting as the law says, or recorded ones drawn again."""
+    if study.history is not None:
+        return resampled(read_history(Path(study.history)), steps * study.batch, study.group_size, seed)
     return generate(law, levels(law.drift, steps), groups_per_step=study.groups_per_step, group_size=study.group_size, seed=seed)
 
 
 def initial_history(study: StudyConfig, law: WorkloadLaw) -> Trajectories:
     """What systems plan their start with: other samples of the same law, before any drift."""
+    if study.history is not None:
+        return resampled(read_history(Path(study.history)), _HISTORY_STEPS * 256, study.group_size, _HISTORY_SEED)
     level = np.full(_HISTORY_STEPS, levels(law.drift, study.steps)[0])
     return generate(law, level, groups_per_step=16, group_size=study.group_size, seed=_HISTORY_SEED)
 

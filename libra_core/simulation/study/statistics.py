@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from libra_core.simulation.study.summary import StepView
+
 Floats = NDArray[np.float64]
 
 BLOCK_STEPS = 10
@@ -28,6 +30,13 @@ class Pace:
 
     tokens: Floats
     seconds: Floats
+
+    @classmethod
+    def of(cls, steps: Sequence[StepView], batch: int) -> "Pace":
+        return cls(
+            tokens=batch * np.array([step.generated_per_trajectory for step in steps]),
+            seconds=np.array([step.t_iter_s for step in steps]),
+        )
 
 
 def rate(runs: Sequence[Pace]) -> Interval:

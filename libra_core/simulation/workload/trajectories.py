@@ -96,5 +96,13 @@ def from_records(records: Sequence[LengthRecord], group_size: int) -> Trajectori
     )
 
 
+def resampled(records: Sequence[LengthRecord], count: int, group_size: int, seed: int) -> Trajectories:
+    """`count` trajectories drawn from recorded ones with replacement, whole groups of neighbours together."""
+    size = min(group_size, len(records))
+    starts = np.random.default_rng(seed).integers(0, len(records) // size, -(-count // size)) * size
+    chosen = [records[start + place] for start in starts.tolist() for place in range(size)]
+    return from_records(chosen[:count], group_size)
+
+
 def _padded(values: Sequence[float], turns: int) -> list[float]:
     return [float(value) for value in values[: turns - 1]] + [0.0] * (turns - min(turns - 1, len(values)))
