@@ -66,7 +66,7 @@ class R2EGymConfig(Section):
     """Folder of the mutated tasks; made when it is missing."""
     max_tool_tokens: int = Field(default=1024, ge=16)
     """A longer answer is cut in its middle."""
-    test_wall_s: float = Field(default=60.0, gt=0)
+    test_wall_s: float = Field(default=30.0, gt=0)
     """Deadline of the hidden tests."""
     heldout_share: float = Field(default=0.1, ge=0, lt=1)
     """Of the mutated tasks, by function."""

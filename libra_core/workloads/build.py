@@ -2,10 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from libra_core.config.models import LibraConfig
 from libra_core.config.workload import DapoMathConfig, R2EGymConfig, SearchR1Config, SyntheticConfig
+from libra_core.errors import ConfigError
 from libra_core.ports.environment import Environment, PromptSource
+
+if TYPE_CHECKING:
+    from libra_core.workloads.r2e_gym.image_instances import ImageInstance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +35,7 @@ def build_workload(config: LibraConfig, model_folder: Path) -> Workload:
         case DapoMathConfig():
             return _dapo_math(config.workload, model_folder, config)
         case R2EGymConfig():
-            raise NotImplementedError
+            return _r2e_gym(config.workload, model_folder, config)
         case SyntheticConfig():
             return _synthetic(config.workload, model_folder, config.seed)
 
@@ -89,6 +94,46 @@ def _dapo_math(settings: DapoMathConfig, model_folder: Path, config: LibraConfig
         sandboxes=SandboxHost(settings.sandbox) if settings.python_tool else None,
     )
     return Workload(environment=environment, prompts=prompts.helped(PYTHON_HELP) if settings.python_tool else prompts)
+
+
+def _r2e_gym(settings: R2EGymConfig, model_folder: Path, config: LibraConfig) -> Workload:
+    from libra_core.workloads.chat import Chat
+    from libra_core.workloads.r2e_gym.environment import R2EGymEnvironment
+    from libra_core.workloads.r2e_gym.image_instances import ImageRepositories
+    from libra_core.workloads.r2e_gym.preparing import ensure_tasks
+    from libra_core.workloads.r2e_gym.repositories import MutatedPackages
+    from libra_core.workloads.r2e_gym.source import IssueSource, split_tasks
+    from libra_core.workloads.sandbox.host import SandboxHost
+    from libra_core.workloads.text_codec import TextCodec
+
+    if config.rollout.score_deadline_s <= settings.test_wall_s:
+        raise ConfigError(
+            f"rollout.score_deadline_s ({config.rollout.score_deadline_s:g}) must exceed workload.test_wall_s "
+            f"({settings.test_wall_s:g}): a fresh sandbox has to be made before the hidden tests run; raise the first"
+        )
+    codec = TextCodec.from_folder(model_folder)
+    host = SandboxHost(settings.sandbox)
+    if settings.train_files:
+        training, heldout = _instances(settings.train_files), _instances(settings.heldout_files)
+        repositories = ImageRepositories([*training, *heldout], settings, host)
+        return Workload(
+            environment=R2EGymEnvironment(codec, settings, repositories),
+            prompts=IssueSource(Chat(codec), training, heldout, seed=config.seed),
+        )
+    prepared = Path(settings.prepared)
+    tasks = ensure_tasks(prepared, settings.sandbox, lambda name, share: None)
+    training, heldout = split_tasks(tasks, settings.heldout_share)
+    repositories = MutatedPackages(prepared, tasks, host, test_wall_s=settings.test_wall_s)
+    return Workload(
+        environment=R2EGymEnvironment(codec, settings, repositories),
+        prompts=IssueSource(Chat(codec), training, heldout, seed=config.seed),
+    )
+
+
+def _instances(files: tuple[str, ...]) -> list["ImageInstance"]:
+    from libra_core.workloads.r2e_gym.image_instances import load_instances
+
+    return [instance for file in files for instance in load_instances(Path(file))]
 
 
 def _synthetic(settings: SyntheticConfig, model_folder: Path, seed: int) -> Workload:
