@@ -83,6 +83,27 @@ def plan(
     run_plan(config, overrides or [], history=history, as_json=as_json, explain=explain)
 
 
+@app.command("route-eval")
+@in_sentences
+def route_eval(
+    files: Annotated[list[Path], typer.Argument(help="Recorded trajectories, one data set a file (JSONL, also gzipped).")],
+    policy: Annotated[list[str] | None, typer.Option(help="Only this policy. Repeatable.")] = None,
+    buckets: Annotated[str | None, typer.Option(help="Limits: tokens (4000,12000) or quantiles (P50,P80,P95).")] = None,
+    prompts: Annotated[Path | None, typer.Option(help="JSONL with the text of tasks, for the embedding.")] = None,
+    epochs: Annotated[int, typer.Option(help="Visits of each prompt in GRPO-like order.")] = 2,
+    shuffles: Annotated[int, typer.Option(help="GRPO-like orders to average over.")] = 5,
+    figure: Annotated[Path | None, typer.Option(help="Draw the regrets to this file (png, svg, pdf).")] = None,
+    start: Annotated[str, typer.Option(help="Where a trajectory begins: smallest or predicted bucket.")] = "predicted",
+    seed: int = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Replay recorded trajectories through routing policies; every one is routed before it is learnt from."""
+    from flows.route_eval import run_route_eval, settings_of
+
+    settings = settings_of(policy or [], buckets, epochs=epochs, shuffles=shuffles, start=start, seed=seed)
+    run_route_eval(files, settings, prompts=prompts, figure=figure, as_json=as_json)
+
+
 @app.command("warm-start")
 @in_sentences
 def warm_start(config: ConfigArgument = QUICKSTART, overrides: SetOption = None, as_json: JsonOption = False) -> None:

@@ -1,0 +1,1 @@
+"""Simulated backends and workloads; their truth comes from their own tables."""
