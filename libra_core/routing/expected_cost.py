@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from libra_core.ports.routing import EngineLoad, FinishedTrajectory, TurnContext
 from libra_core.routing.buckets import Buckets
 from libra_core.routing.costs import RoutingCosts
-from libra_core.routing.placement import Placement, bucket_of, is_full
+from libra_core.routing.placement import Placement
 from libra_core.routing.prefix_tree import PrefixTree
 from libra_core.routing.residual import Residual
 from libra_core.routing.sketch import CENTRES
@@ -38,16 +38,18 @@ class ExpectedCost:
         self._start: Start = start
         self._hysteresis = hysteresis
         self._placement = Placement(seed)
-        self._tables: dict[int, NDArray[np.float64]] = {}
+        self._tables: dict[int, NDArray[np.float32]] = {}
         self._costs = costs
 
     def choose(self, turn: TurnContext, engines: Sequence[EngineLoad]) -> EngineId:
-        home = bucket_of(turn.current, engines)
+        home, slowdowns = _survey(engines, turn.current)
         residual = self.reader.residual(turn)
         if residual.evidence < ENOUGH or (home is None and self._start == "smallest" and not turn.tool_returns):
-            target = 0 if home is None else home
+            target = 0 if home is None else home.bucket
         else:
-            target = self._cheapest(turn, home, residual, engines)
+            target = self._cheapest(turn, home, residual, slowdowns)
+        if home is not None and target == home.bucket:
+            return home.engine_id
         return self._placement.in_bucket(target, turn.current, engines).engine_id
 
     def learn(self, finished: FinishedTrajectory) -> None:
@@ -60,23 +62,22 @@ class ExpectedCost:
         self.buckets, self._costs = buckets, costs
         self._tables.clear()
 
-    def _cheapest(self, turn: TurnContext, home: int | None, residual: Residual, engines: Sequence[EngineLoad]) -> int:
-        decode_s: list[float] = (self._table(turn.generated_tokens) @ residual.shares).tolist()
-        slowdowns = _slowdowns(engines, turn.current)
+    def _cheapest(self, turn: TurnContext, home: EngineLoad | None, residual: Residual, slowdowns: dict[int, float]) -> int:
+        decode_s: list[float] = np.dot(self._table(turn.generated_tokens), residual.shares).tolist()
         if home is None:
             return min(slowdowns, key=lambda bucket: decode_s[bucket] * slowdowns[bucket])
-        stay_s = decode_s[home] * slowdowns[home]
-        best, best_gain_s = home, 0.0
+        best, best_gain_s = home.bucket, 0.0
+        stay_s = decode_s[best] * slowdowns[best]
         for bucket, slowdown in slowdowns.items():
-            if bucket == home:
+            gain_s = stay_s - decode_s[bucket] * slowdown
+            if gain_s <= best_gain_s:
                 continue
             move_s = self._costs.move_s(bucket, turn.context_tokens)
-            gain_s = stay_s - decode_s[bucket] * slowdown - move_s
-            if gain_s > best_gain_s and gain_s > self._hysteresis * move_s:
-                best, best_gain_s = bucket, gain_s
+            if gain_s - move_s > best_gain_s and gain_s - move_s > self._hysteresis * move_s:
+                best, best_gain_s = bucket, gain_s - move_s
         return best
 
-    def _table(self, generated_tokens: int) -> NDArray[np.float64]:
+    def _table(self, generated_tokens: int) -> NDArray[np.float32]:
         """`[buckets, BINS]` seconds to generate each bin's count; kept per eighth of an octave of what is generated already."""
         key = int(_STEPS_PER_OCTAVE * math.log2(generated_tokens + _STEPS_PER_OCTAVE))
         table = self._tables.get(key)
@@ -86,19 +87,20 @@ class ExpectedCost:
             rows = [
                 [self._costs.decode_s(bucket, generated_tokens, rest) for rest in CENTRES] for bucket in range(len(self.buckets))
             ]
-            table = self._tables[key] = np.array(rows)
+            table = self._tables[key] = np.array(rows, np.float32)
         return table
 
 
-def _slowdowns(engines: Sequence[EngineLoad], current: EngineId | None) -> dict[int, float]:
-    """By bucket that has a place: how much slower its best engine decodes for want of slots, 1 where there are enough."""
+def _survey(engines: Sequence[EngineLoad], current: EngineId | None) -> tuple[EngineLoad | None, dict[int, float]]:
+    """The trajectory's engine if it is there; and by bucket that has a place, how much slower its engines decode for want of
+    slots: more than 1 only at home, since others are entered only while they have one."""
     found: dict[int, float] = {}
     home: EngineLoad | None = None
     for engine in engines:
         if engine.engine_id == current:
             home = engine
-        elif engine.bucket not in found and not is_full(engine):
+        elif engine.bucket not in found and (engine.capacity is None or engine.in_flight < engine.capacity):
             found[engine.bucket] = 1.0
     if home is not None:
         found[home.bucket] = 1.0 if home.capacity is None else max(1.0, home.in_flight / home.capacity)
-    return found or {engine.bucket: 1.0 for engine in engines}
+    return home, found or {engine.bucket: 1.0 for engine in engines}
