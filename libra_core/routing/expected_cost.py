@@ -24,11 +24,13 @@ from libra_core.types.ids import EngineId, TrajectoryId
 
 _STEPS_PER_OCTAVE = 8
 _CACHED_TABLES = 512
+_FULL_STEP = 2.0
+"""What a full engine's step takes beyond an empty one's, relative to that: 0.9 (TP1) to 4.6 (TP4) by the laws in `costs`."""
 Start = Literal["smallest", "predicted"]
 
 
 class ExpectedCost:
-    """Knows loads only as slowdown: an engine with more trajectories than slots is slower by their ratio."""
+    """Knows loads only as slowdown: how much longer an engine's step takes than on the fleet on the whole."""
 
     def __init__(
         self, buckets: Buckets, costs: RoutingCosts, tree: PrefixTree, *, start: Start, hysteresis: float, seed: int
@@ -65,13 +67,14 @@ class ExpectedCost:
         slowdowns = _slowdowns(engines, turn.current)
         if home is None:
             return min(slowdowns, key=lambda bucket: decode_s[bucket] * slowdowns[bucket])
-        stay_s = decode_s[home] * slowdowns[home]
         best, best_gain_s = home, 0.0
         for bucket, slowdown in slowdowns.items():
             if bucket == home:
                 continue
             move_s = self._costs.move_s(bucket, turn.context_tokens)
-            gain_s = stay_s - decode_s[bucket] * slowdown - move_s
+            # loads pass, lengths stay: a move must pay at equal loads as well as at those of the moment
+            loaded_s = decode_s[home] * slowdowns[home] - decode_s[bucket] * slowdown
+            gain_s = min(decode_s[home] - decode_s[bucket], loaded_s) - move_s
             if gain_s > best_gain_s and gain_s > self._hysteresis * move_s:
                 best, best_gain_s = bucket, gain_s
         return best
@@ -91,14 +94,23 @@ class ExpectedCost:
 
 
 def _slowdowns(engines: Sequence[EngineLoad], current: EngineId | None) -> dict[int, float]:
-    """By bucket that has a place: how much slower its best engine decodes for want of slots, 1 where there are enough."""
-    found: dict[int, float] = {}
+    """By bucket that has a place: decode step of its emptiest engine relative to one that is as full as the fleet on the whole.
+
+    An engine without a capacity counts as that full.
+    """
+    known = [engine for engine in engines if engine.capacity]
+    places = sum(engine.capacity or 0 for engine in known)
+    usual = sum(engine.in_flight for engine in known) / places if places else 0.0
+    fills: dict[int, float] = {}
     home: EngineLoad | None = None
     for engine in engines:
         if engine.engine_id == current:
             home = engine
-        elif engine.bucket not in found and not is_full(engine):
-            found[engine.bucket] = 1.0
+        elif not is_full(engine):
+            fill = engine.in_flight / engine.capacity if engine.capacity else usual
+            fills[engine.bucket] = min(fill, fills.get(engine.bucket, fill))
     if home is not None:
-        found[home.bucket] = 1.0 if home.capacity is None else max(1.0, home.in_flight / home.capacity)
-    return found or {engine.bucket: 1.0 for engine in engines}
+        fills[home.bucket] = home.in_flight / home.capacity if home.capacity else usual
+    if not fills:
+        return {engine.bucket: 1.0 for engine in engines}
+    return {bucket: (1.0 + _FULL_STEP * fill) / (1.0 + _FULL_STEP * usual) for bucket, fill in fills.items()}
