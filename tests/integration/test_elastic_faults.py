@@ -45,6 +45,16 @@ def test_half_a_contribution_of_a_killed_replica_does_not_exist(model: Path, tmp
     check(core, outcome)
 
 
+def test_the_core_can_train_in_the_same_step_what_a_lost_replica_held(model: Path, tmp_path: Path) -> None:
+    core = core_spec(model, layout(dp=2), contribution_s=120.0)
+    outcome = run_elastic(core, tmp_path, [failing("kill")], CoreScript(steps=6, retrain=True))
+    assert outcome.members == [0, 0, 0, 1, 0, 0]
+    assert outcome.steps[4].dropped == (0,)
+    assert outcome.book.waiting == []
+    assert set(outcome.book.trained) == set(range(18)), "every batch is whole in its own step"
+    check(core, outcome)
+
+
 @pytest.mark.parametrize(
     "kind", ["hang", pytest.param("half then hang", marks=pytest.mark.slow), pytest.param("stop", marks=pytest.mark.slow)]
 )

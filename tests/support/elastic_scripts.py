@@ -73,6 +73,8 @@ class CoreScript:
     steps: int = 12
     patient_from: int = 0
     """From this step on, hold each until replicas that replay have caught up, so that every run has the same membership."""
+    retrain: bool = False
+    """What a lost replica held is trained by the core in the same step."""
     discard_at: int | None = None
     """Throw this step away when it is all accumulated, and take it again."""
 
@@ -143,10 +145,12 @@ def _core_step(trainer: Any, step: int, run: tuple[SampleBook, str, CoreScript, 
         slot = CORE if replica < world.dp_size else sorted(active)[replica - world.dp_size]
         book.lease(samples, Lease(step=step, slot=slot, epoch=active.get(slot, 0)))
     _hold(exchange, step, script, hybrids)
+    if script.retrain and trainer.settle_step():
+        given = _train_again(trainer, step, book, numbers)
     report = trainer.finish_step()
     last = exchange.last
     back = book.settle(step, last.counted)
-    assert sorted(back) == sorted(numbers[index] for index in last.lost_sequences)
+    assert sorted(back) == ([] if script.retrain else sorted(numbers[index] for index in last.lost_sequences))
     return StepRecord(
         counted=tuple(sorted(last.counted)),
         dropped=last.dropped,
@@ -159,6 +163,19 @@ def _core_step(trainer: Any, step: int, run: tuple[SampleBook, str, CoreScript, 
         digest=trainer.digest(),
         waited_s=last.waited_s,
     )
+
+
+def _train_again(trainer: Any, step: int, book: SampleBook, numbers: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Shares of the step after the core has taken what the lost replicas held."""
+    last = trainer.exchange.last
+    lost = [numbers[index] for index in last.lost_sequences]
+    for number in lost:
+        trainer.accumulate((sample(number),))
+    back = [number for slot in last.dropped for number in book.take_back(step, slot)]
+    assert sorted(back) == sorted(lost)
+    book.lease(back, Lease(step=step, slot=CORE))
+    fed = (*numbers, *lost)
+    return tuple(tuple(fed[index] for index in indices) for indices in trainer._step.given)
 
 
 def _accumulate(trainer: Any, step: int, numbers: tuple[int, ...]) -> None:

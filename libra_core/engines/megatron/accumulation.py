@@ -39,6 +39,8 @@ class OpenStep:
     """By replica, numbers of its sequences in the order of accumulation; the same on every rank."""
     trained: set[int]
     """Replicas whose gradients are in the step: all, but for hybrid ones that did not contribute."""
+    settled: bool = False
+    """Hybrid replicas have contributed or are dropped; what is added from now on is for the core alone."""
     sums: StepSums = field(default_factory=StepSums)
     micro_batches: int = 0
     """Of this rank's replica."""
@@ -118,6 +120,14 @@ class Accumulator:
             duration_s=end - start,
         )
 
+    def settle(self, step: OpenStep) -> tuple[int, ...]:
+        """Collect what hybrid replicas contribute; numbers of the sequences that are lost with one. Collective, once per step."""
+        if self.exchange is None or step.settled:
+            return ()
+        self.exchange.collect(step)
+        step.settled = True
+        return self.exchange.last.lost_sequences
+
     def finish(self, step: OpenStep, *, learning_rate: float) -> UpdateReport:
         """Divide, clip and apply what was added, or report the step as skipped when its gradient is zero by construction.
 
@@ -125,8 +135,7 @@ class Accumulator:
             NumericsError: on every rank, before anything is changed, when the loss is not finite.
         """
         start = perf_counter()
-        if self.exchange is not None:
-            self.exchange.collect(step)
+        self.settle(step)
         means = self._means(step)
         if not isfinite(means["loss"]):
             raise NumericsError(
@@ -163,7 +172,8 @@ class Accumulator:
 
     def _take_share(self, step: OpenStep, sequences: Sequence[TrainingSequence]) -> list[TrainingSequence]:
         lengths = [len(sequence.token_ids) for sequence in sequences]
-        shares = share(lengths, loads=step.loads)
+        replicas = self.world.dp_size if step.settled else len(step.loads)
+        shares = share(lengths, loads=step.loads[:replicas])
         first = sum(len(given) for given in step.given)
         for replica, ours in enumerate(shares):
             step.loads[replica] += sum(lengths[index] for index in ours)

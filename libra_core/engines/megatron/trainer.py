@@ -19,7 +19,7 @@ from libra_core.engines.megatron.model import build_model, build_policy, learnin
 from libra_core.engines.megatron.spec import TrainerSpec
 from libra_core.engines.megatron.step import score
 from libra_core.engines.megatron.world import close_world, open_world
-from libra_core.engines.model_folder import check_divides, read_model_facts
+from libra_core.engines.model_folder import ModelFacts, check_divides, read_model_facts
 from libra_core.errors import ConfigError, NumericsError, ResourceError
 from libra_core.types.batch import AccumulationReport, TrainingBatch, TrainingSequence
 from libra_core.types.ids import BatchId, PolicyVersion
@@ -56,9 +56,8 @@ class MegatronTrainer:
             convert.load_hf(self.model.module, self.facts, spec.model_path)
             self.model.optimizer.reload_model_params()
             self.exchange = CoreExchange(spec.elastic, self.world, self.model) if spec.elastic is not None else None
-            self.accumulator = Accumulator(
-                spec=spec, world=self.world, model=self.model, reference=self._build_reference(), exchange=self.exchange
-            )
+            parts = {"world": self.world, "model": self.model, "reference": _build_reference(self.facts, spec)}
+            self.accumulator = Accumulator(spec=spec, exchange=self.exchange, **parts)
         except BaseException:
             close_world()
             raise
@@ -105,6 +104,20 @@ class MegatronTrainer:
         report = self.accumulator.add(step, sequences)
         self._step = step
         return report
+
+    def settle_step(self) -> tuple[int, ...]:
+        """Wait for hybrid replicas before `finish_step` does; at most their deadline, and not at all without any.
+
+        Returns the numbers, in the order of accumulation, of sequences whose replica was lost. Given to `accumulate` again they
+        are trained in this step by the core alone, else they are in no step yet.
+
+        Raises:
+            ConfigError: when no step is open.
+        """
+        step = self._take_step("settle_step")
+        lost = self.accumulator.settle(step)
+        self._step = step
+        return lost
 
     def finish_step(self) -> UpdateReport:
         """Divide the sums by the global count once and apply them. The step is closed afterwards, also when this raises.
@@ -260,10 +273,11 @@ class MegatronTrainer:
         for _ in self._weights():
             pass
 
-    def _build_reference(self) -> torch.nn.Module | None:
-        """Frozen start weights for the KL penalty; only the model folder holds them, so that a resumed run finds them again."""
-        if self.spec.training.loss.kl_coefficient == 0:
-            return None
-        reference = build_model(self.facts, transformer_config(self.facts, self.spec))
-        convert.load_hf(reference, self.facts, self.spec.model_path)
-        return reference.eval().requires_grad_(False)
+
+def _build_reference(facts: ModelFacts, spec: TrainerSpec) -> torch.nn.Module | None:
+    """Frozen start weights for the KL penalty; only the model folder holds them, so that a resumed run finds them again."""
+    if spec.training.loss.kl_coefficient == 0:
+        return None
+    reference = build_model(facts, transformer_config(facts, spec))
+    convert.load_hf(reference, facts, spec.model_path)
+    return reference.eval().requires_grad_(False)
