@@ -8,6 +8,7 @@ from libra_core.config.planner import PlannerConfig
 from libra_core.config.rollout import RolloutConfig
 from libra_core.config.routing import RoutingConfig
 from libra_core.config.runtime import BackendConfig, OrchestrationConfig, RunConfig, TrackingConfig
+from libra_core.config.simulation import SimulationConfig
 from libra_core.config.training import PublicationConfig, TrainingConfig
 from libra_core.config.workload import SearchR1Config, WorkloadConfig
 
@@ -27,6 +28,7 @@ class LibraConfig(Section):
     orchestration: OrchestrationConfig = OrchestrationConfig()
     tracking: TrackingConfig = TrackingConfig()
     planner: PlannerConfig = PlannerConfig()
+    simulation: SimulationConfig = SimulationConfig()
 
     @model_validator(mode="after")
     def _batch_divides_over_ranks(self) -> "LibraConfig":
@@ -71,7 +73,7 @@ class LibraConfig(Section):
 
     @model_validator(mode="after")
     def _tiny_policy_divides(self) -> "LibraConfig":
-        if self.model.path is not None:
+        if self.model.path is not None or self.backend.kind == "simulated":
             return self
         tiny = self.model.tiny
         degrees = {self.training.layout.tp, *(group.tp for group in self.rollout.engines)}

@@ -228,12 +228,16 @@ class FleetAccount:
 
 
 def _account_of(engine: np.record, now_s: float) -> FleetAccount:
+    """What was charged beforehand, for a prefill or pause that is still under way, does not count yet."""
     tp = float(engine["tp"])
+    ahead = max(float(engine["clock_s"]) - now_s, 0.0)
+    pause_left = min(max(float(engine["pause_end_s"]) - now_s, 0.0), float(engine["pause_s"]), ahead)
+    again_left = min(ahead - pause_left, float(engine["reprefilled_s"]))
     return FleetAccount(
         decode_s=tp * engine["decode_s"],
-        prefill_s=tp * engine["prefilled_s"],
-        reprefill_s=tp * engine["reprefilled_s"],
-        paused_s=tp * engine["paused_s"],
+        prefill_s=tp * (engine["prefilled_s"] - (ahead - pause_left - again_left)),
+        reprefill_s=tp * (engine["reprefilled_s"] - again_left),
+        paused_s=tp * (engine["paused_s"] - pause_left),
         alive_s=tp * (now_s - engine["since_s"]),
     )
 

@@ -242,6 +242,7 @@ def pause(s: State, e: int, until_s: float, recompute: bool) -> None:
     waits = max(until_s - run.now_s, 0.0)
     engine.clock_s = max(engine.clock_s, run.now_s) + waits
     engine.paused_s += waits
+    engine.pause_end_s, engine.pause_s = engine.clock_s, waits
     s.upcoming[e] = DIRTY
 
 

@@ -177,6 +177,7 @@ def _fail(s: State) -> None:
         _empty(s, e, False)
         s.engines[e].opened_s = s.engines[e].clock_s = run.now_s + failure[2]
         s.engines[e].paused_s += failure[2]
+        s.engines[e].pause_end_s, s.engines[e].pause_s = run.now_s + failure[2], failure[2]
         s.upcoming[e] = DIRTY
 
 
@@ -219,7 +220,8 @@ def open_engine(s: State, e: int, ready_s: float) -> None:
     opened.opened_s = ready_s
     opened.clock_s = max(ready_s, run.now_s)
     opened.since_s = run.now_s
-    opened.paused_s = max(ready_s - run.now_s, 0.0)
+    opened.paused_s = opened.pause_s = max(ready_s - run.now_s, 0.0)
+    opened.pause_end_s = opened.clock_s
     opened.decoded = opened.context = opened.promised = opened.prefixes = 0.0
     opened.decode_s = opened.prefilled_s = opened.reprefilled_s = 0.0
     opened.running = opened.bound = 0

@@ -80,6 +80,8 @@ ENGINE = np.dtype(
         ("prefilled_s", np.float64),
         ("reprefilled_s", np.float64),
         ("paused_s", np.float64),
+        ("pause_end_s", np.float64),
+        ("pause_s", np.float64),  # end and length of the newest pause, which may lie ahead
     ]
 )
 PACE = np.dtype(
