@@ -1,5 +1,6 @@
 """A tokenizer that any text passes through unharmed: one token per byte, and the tags and markers as special tokens."""
 
+import json
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -23,4 +24,6 @@ def byte_codec() -> TextCodec:
 
 def write_byte_model(folder: Path) -> None:
     """A model folder without a model: what a workload reads of one."""
-    byte_tokenizer().save(str(folder / "tokenizer.json"))
+    tokenizer = byte_tokenizer()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "config.json").write_text(json.dumps({"vocab_size": tokenizer.get_vocab_size()}), encoding="utf-8")

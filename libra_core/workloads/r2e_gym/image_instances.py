@@ -100,7 +100,7 @@ class ImageRepositories:
                 prepared = await sandbox.run(shell("git apply --whitespace=nowarn -", chosen.test_patch))
                 if prepared.exit_code != 0:
                     return False  # the changes stand where the hidden tests must go
-            result = await sandbox.run(shell(tests_command(chosen)))
+            result = await sandbox.run(shell(pytest_command(chosen)))
         finally:
             await sandbox.close()
         return result.outcome is Outcome.EXITED and result.exit_code == 0
@@ -117,7 +117,7 @@ def image_of(instance: ImageInstance, template: str | None) -> str:
     return template.replace("{instance_id}", instance.key.replace("__", "_1776_").lower())
 
 
-def tests_command(instance: ImageInstance) -> str:
+def pytest_command(instance: ImageInstance) -> str:
     """The named tests by pytest in SWE-bench's environment, or R2E-Gym's own script; the exit code decides."""
     if not instance.tests:
         return "bash run_tests.sh"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from libra_core.errors import ConfigError
-from libra_core.workloads.r2e_gym.image_instances import image_of, load_instances, tests_command
+from libra_core.workloads.r2e_gym.image_instances import image_of, load_instances, pytest_command
 from libra_core.workloads.r2e_gym.mutation import functions_with_examples, mutants
 from libra_core.workloads.r2e_gym.workspace import read_changes
 
@@ -100,9 +100,9 @@ def test_public_instances_load(tmp_path: Path) -> None:
     swe, r2e = load_instances(path)
     assert swe.tests == ("a/test.py::test_x[1]", "a/test.py::test_y")
     assert image_of(swe, "swebench/sweb.eval.x86_64.{instance_id}") == "swebench/sweb.eval.x86_64.astropy_1776_astropy-12907"
-    assert "'a/test.py::test_x[1]' a/test.py::test_y" in tests_command(swe)
+    assert "'a/test.py::test_x[1]' a/test.py::test_y" in pytest_command(swe)
     assert image_of(r2e, None) == "namanjain12/sympy_final:1"
-    assert tests_command(r2e) == "bash run_tests.sh"
+    assert pytest_command(r2e) == "bash run_tests.sh"
     path.write_text('[{"instance_id": "x"}]')
     with pytest.raises(ConfigError, match="row 1 is of no known schema: it has instance_id"):
         load_instances(path)
