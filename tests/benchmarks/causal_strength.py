@@ -41,7 +41,6 @@ def rows_of(strength: float, settings: EvaluationSettings) -> list[dict[str, obj
             "majority_one_hop": round(row.figures.majority_one_hop, 4),
         }
         for row in rows
-        if row.order == "grpo"
     ]
 
 
@@ -56,6 +55,7 @@ def main() -> None:
     arguments = parser.parse_args()
     settings = EvaluationSettings(
         policies=tuple(arguments.policy or POLICIES),
+        orders=("grpo",),
         epochs=4,
         shuffles=arguments.shuffles,
         warm_up=0.1,

@@ -34,6 +34,7 @@ class EvaluationSettings:
     """What is replayed and how."""
 
     policies: tuple[str, ...] = COMPARED
+    orders: tuple[Order, ...] = ("recorded", "grpo")
     degrees: tuple[int, ...] = DEGREES
     limits: tuple[float, ...] | None = None
     """Token limits between buckets; unset: the quantiles below of the warm-up part."""
@@ -95,9 +96,11 @@ def _embedded(trajectories: Sequence[RecordedTrajectory], embed: Embed) -> Embed
 def _sequences(
     trajectories: Sequence[RecordedTrajectory], settings: EvaluationSettings
 ) -> Iterator[tuple[Order, list[tuple[int, list[Visit]]]]]:
-    yield "recorded", [(settings.seed, recorded_order(trajectories))]
+    if "recorded" in settings.orders:
+        yield "recorded", [(settings.seed, recorded_order(trajectories))]
     seeds = range(settings.seed, settings.seed + settings.shuffles)
-    yield "grpo", [(seed, grpo_order(trajectories, settings.epochs, seed)) for seed in seeds]
+    if "grpo" in settings.orders:
+        yield "grpo", [(seed, grpo_order(trajectories, settings.epochs, seed)) for seed in seeds]
 
 
 def _run(visits: Sequence[Visit], policy_name: str, settings: EvaluationSettings) -> list[Routed]:
