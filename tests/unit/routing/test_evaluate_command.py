@@ -76,12 +76,12 @@ def test_a_set_too_small_is_refused() -> None:
         evaluate("set", [recorded("p", 10)], SMALL)
 
 
-def test_json_ends_with_rows_and_verdicts_and_the_figure_is_drawn(tmp_path: Path) -> None:
+def test_json_ends_with_rows_and_verdicts_and_the_figure_is_drawn(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "regret.svg"
     policies = [part for name in CHEAP for part in ("--policy", name)]
     code, output = run(str(recording(tmp_path, *lines())), *policies, "--shuffles", "1", "--figure", str(picture), "--json")
     assert code == 0, output
-    found = json.loads(output.splitlines()[-1])
+    found = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert {row["policy"] for row in found["rows"]} == set(CHEAP)
     assert {item["order"] for item in found["verdicts"]} == {"recorded", "grpo"}
     assert picture.read_text().startswith("<?xml")
