@@ -33,8 +33,8 @@ def blend_states(
     """Shares `[BINS]` that sum to 1, and the mean.
 
     `rows` are ignorance, any turn, this turn, then the states by tool returns, and from `own_from` on the prompt's own in
-    the same order; each may end early. `shrinkage` is the k of each, in `units` of weight for the rows before and from
-    `own_from` on. One product of matrices for all chains, over whole rows: a decision has microseconds.
+    the same order; each may end early. `shrinkage` is the k of each, in `units` of weight: in general, and of the
+    prompt whatever its tools return. One product of matrices for all chains, over whole rows: a decision has microseconds.
     """
     weights: list[float] = rows[:, WEIGHT].tolist()
     count, first_both, general = len(weights), own_from + _OWN, min(_GENERAL, own_from)
@@ -65,17 +65,19 @@ def blend_states(
 
 
 def _trust(weights: list[float], shrinkage: Sequence[float], own_from: int, units: tuple[float, float]) -> list[float]:
-    """Share of each state against the coarser ones; 0 for those that repeat the visits of the state before them."""
-    trust, before, unit = [0.0], 0.0, units[0]
+    """Share of each state against the coarser ones; 0 for those that repeat the visits of the state before them.
+
+    How far samples of a prompt agree says how far the prompt's length may be believed, not what one tool return among them
+    means: the states of both have the general unit.
+    """
+    trust, before = [0.0], 0.0
     for index in range(1, len(weights)):
         weight = weights[index]
-        if index == own_from:
-            unit, before = units[1], 0.0
-        nested = index >= _GENERAL and index != own_from and index != own_from + 1
-        if weight <= 0.0 or (nested and weight >= _SAME * before):
+        of_prompt = index == own_from or index == own_from + 1
+        if weight <= 0.0 or (index >= _GENERAL and not of_prompt and weight >= _SAME * before):
             trust.append(0.0)
         else:
-            trust.append(weight / (weight + shrinkage[index] * unit))
+            trust.append(weight / (weight + shrinkage[index] * units[of_prompt]))
         before = weight
     return trust
 

@@ -24,11 +24,13 @@ from libra_core.types.ids import EngineId, TrajectoryId
 
 _STEPS_PER_OCTAVE = 8
 _CACHED_TABLES = 512
+_FULL_STEP = 2.0
+"""What a full engine's step takes beyond an empty one's, relative to that: 0.9 (TP1) to 4.6 (TP4) by the laws in `costs`."""
 Start = Literal["smallest", "predicted"]
 
 
 class ExpectedCost:
-    """Knows loads only as slowdown: an engine with more trajectories than slots is slower by their ratio."""
+    """Knows loads only as slowdown: how much longer an engine's step takes than on the fleet on the whole."""
 
     def __init__(
         self, buckets: Buckets, costs: RoutingCosts, tree: PrefixTree, *, start: Start, hysteresis: float, seed: int
@@ -67,14 +69,18 @@ class ExpectedCost:
         if home is None:
             return min(slowdowns, key=lambda bucket: decode_s[bucket] * slowdowns[bucket])
         best, best_gain_s = home.bucket, 0.0
-        stay_s = decode_s[best] * slowdowns[best]
+        plain_s = decode_s[best]
+        stay_s = plain_s * slowdowns[best]
         for bucket, slowdown in slowdowns.items():
-            gain_s = stay_s - decode_s[bucket] * slowdown
+            # loads pass, lengths stay: a move must pay at equal loads as well as at those of the moment
+            there_s = decode_s[bucket]
+            gain_s = min(plain_s - there_s, stay_s - there_s * slowdown)
             if gain_s <= best_gain_s:
                 continue
             move_s = self._costs.move_s(bucket, turn.context_tokens)
-            if gain_s - move_s > best_gain_s and gain_s - move_s > self._hysteresis * move_s:
-                best, best_gain_s = bucket, gain_s - move_s
+            gain_s -= move_s
+            if gain_s > best_gain_s and gain_s > self._hysteresis * move_s:
+                best, best_gain_s = bucket, gain_s
         return best
 
     def _table(self, generated_tokens: int) -> NDArray[np.float32]:
@@ -92,15 +98,31 @@ class ExpectedCost:
 
 
 def _survey(engines: Sequence[EngineLoad], current: EngineId | None) -> tuple[EngineLoad | None, dict[int, float]]:
-    """The trajectory's engine if it is there; and by bucket that has a place, how much slower its engines decode for want of
-    slots: more than 1 only at home, since others are entered only while they have one."""
-    found: dict[int, float] = {}
+    """The trajectory's engine if it is there; and by bucket that has a place, the decode step of its emptiest engine relative to
+    one that is as full as the fleet on the whole. An engine without a capacity counts as that full."""
     home: EngineLoad | None = None
+    emptiest: dict[int, float] = {}
+    unbounded: list[int] = []
+    places = held = 0
     for engine in engines:
+        capacity, load, bucket = engine.capacity, engine.in_flight, engine.bucket
         if engine.engine_id == current:
             home = engine
-        elif engine.bucket not in found and (engine.capacity is None or engine.in_flight < engine.capacity):
-            found[engine.bucket] = 1.0
-    if home is not None:
-        found[home.bucket] = 1.0 if home.capacity is None else max(1.0, home.in_flight / home.capacity)
-    return home, found or {engine.bucket: 1.0 for engine in engines}
+        if not capacity:
+            unbounded.append(bucket)
+            continue
+        places += capacity
+        held += load
+        if load < capacity and engine is not home:
+            known = emptiest.get(bucket)
+            if known is None or load < known * capacity:
+                emptiest[bucket] = load / capacity
+    usual = held / places if places else 0.0
+    for bucket in unbounded:
+        emptiest[bucket] = min(usual, emptiest.get(bucket, usual))
+    if home is not None and home.capacity:
+        emptiest[home.bucket] = home.in_flight / home.capacity
+    if not emptiest:
+        return home, {engine.bucket: 1.0 for engine in engines}
+    even = 1.0 + _FULL_STEP * usual
+    return home, {bucket: (1.0 + _FULL_STEP * fill) / even for bucket, fill in emptiest.items()}
