@@ -75,6 +75,7 @@ class PrefixTree:
         self.unit = 1.0
         """Weight of the next trajectory."""
         self._epoch = 0
+        self._shrinkage = (self.settings.global_shrinkage, self.settings.prompt_shrinkage[1:])
         self._growth = 1.0 if self.settings.half_life is None else 2.0 ** (1.0 / self.settings.half_life)
         assert self.table.add_root() == PRIOR
         assert self.table.add_root() == ROOT
@@ -99,17 +100,12 @@ class PrefixTree:
         root = self.roots.get(cursor.prompt_id)
         if root is not None:
             ids.append(root)
-            first = len(visits)
             visits.append(self.settings.prompt_shrinkage[0])
             self._collect(cursor, 1, root, ids, visits)
-            trust = self.agreement.ratio / PRIOR_RATIO
-            visits[first:] = [trust * count for count in visits[first:]]
-        rows = self.table.rows[ids]
-        weights = rows[:, WEIGHT].tolist()
-        shrinkage = [count * self.unit for count in visits]
-        shares, mean = blend_states(rows, weights, shrinkage, own_from, tokens=TOKENS)
-        own = weights[own_from] / self.unit if root is not None else 0.0
-        return Residual(shares, mean, weights[1] / self.unit, own)
+        rows = self.table.rows.take(ids, 0)
+        unit = self.unit
+        shares, mean, weights = blend_states(rows, visits, own_from, (unit, unit * self.agreement.ratio / PRIOR_RATIO))
+        return Residual(shares, mean, weights[1] / unit, 0.0 if root is None else weights[own_from] / unit)
 
     def learn(self, finished: FinishedTrajectory) -> None:
         """One visit of every state that the trajectory went through; evicts when the table is full."""
@@ -167,7 +163,7 @@ class PrefixTree:
     def _collect(self, cursor: Cursor, which: int, root: int, ids: list[int], visits: list[float]) -> list[int]:
         """Append the known states of one tree that describe the cursor's place, coarse to fine; returns `ids`."""
         children, labels = self.table.children, cursor.labels
-        shrinkage = self.settings.prompt_shrinkage[1:] if which else self.settings.global_shrinkage
+        shrinkage = self._shrinkage[which]
         turns = len(labels)
         turn = children.get(root << LABEL_BITS | turn_label(turns))
         if turn is None:
