@@ -10,8 +10,7 @@ from rich.table import Table
 
 from flows.output import json_output
 from libra_core.errors import ConfigError
-from libra_core.routing.build import POLICIES
-from libra_core.routing.evaluate.evaluation import DEGREES, EvaluationSettings, Row, evaluate
+from libra_core.routing.evaluate.evaluation import COMPARED, DEGREES, EvaluationSettings, Row, evaluate
 from libra_core.routing.evaluate.figures import Figures
 from libra_core.routing.evaluate.recorded import RecordedTrajectory, read_prompts, read_recorded
 from libra_core.routing.evaluate.verdict import Verdict, verdicts
@@ -50,14 +49,14 @@ def settings_of(
     policies: Sequence[str], buckets: str | None, *, epochs: int, shuffles: int, start: str, seed: int
 ) -> EvaluationSettings:
     """Options as they were typed; raises `ConfigError` that names the wrong one."""
-    if unknown := [name for name in policies if name not in POLICIES]:
-        raise ConfigError(f"--policy {unknown[0]!r} is unknown; known are {', '.join(POLICIES)}")
+    if unknown := [name for name in policies if name not in COMPARED]:
+        raise ConfigError(f"--policy {unknown[0]!r} is unknown; known are {', '.join(COMPARED)}")
     for option, value in (("--epochs", epochs), ("--shuffles", shuffles)):
         if value < 1:
             raise ConfigError(f"{option} is {value}; it must be 1 or more")
     if start not in ("smallest", "predicted"):
         raise ConfigError(f"--start {start!r} is unknown; give smallest or predicted")
-    settings = EvaluationSettings(policies=tuple(policies) or POLICIES, epochs=epochs, shuffles=shuffles, start=start, seed=seed)
+    settings = EvaluationSettings(policies=tuple(policies) or COMPARED, epochs=epochs, shuffles=shuffles, start=start, seed=seed)
     return settings if buckets is None else _with_buckets(settings, buckets)
 
 

@@ -29,12 +29,12 @@ _OWN = 2
 
 def blend_states(
     rows: NDArray[np.float32], shrinkage: Sequence[float], own_from: int, units: tuple[float, float]
-) -> tuple[NDArray[np.float32], float]:
-    """Shares `[BINS]` that sum to 1, and the mean.
+) -> tuple[NDArray[np.float32], float, list[float]]:
+    """Shares `[BINS]` that sum to 1, the mean, and the visits of each row.
 
     `rows` are ignorance, any turn, this turn, then the states by tool returns, and from `own_from` on the prompt's own in
-    the same order; each may end early. `shrinkage` is the k of each, in `units` of weight for the rows before and from
-    `own_from` on. One product of matrices for all chains, over whole rows: a decision has microseconds.
+    the same order; each may end early. `shrinkage` is the k of each, in `units` of weight: in general, and of the
+    prompt whatever its tools return. One product of matrices for all chains, over whole rows: a decision has microseconds.
     """
     weights: list[float] = rows[:, WEIGHT].tolist()
     count, first_both, general = len(weights), own_from + _OWN, min(_GENERAL, own_from)
@@ -45,11 +45,11 @@ def blend_states(
     by_returns = _on_top(below, weights, trust, range(own_from - 1, general - 1, -1))
     if own_from == count:
         answer = np.dot(np.array(by_returns, np.float32), rows)
-        return answer[:BINS], float(answer[TOKENS])
+        return answer[:BINS], float(answer[TOKENS]), weights
     by_prompt = _on_top(below, weights, trust, range(min(first_both, count) - 1, own_from - 1, -1))
     if own_from == general:
         answer = np.dot(np.array(by_prompt, np.float32), rows)
-        return answer[:BINS], float(answer[TOKENS])
+        return answer[:BINS], float(answer[TOKENS]), weights
     both = [0.0] * count
     left = _pass_down(both, weights, trust, range(count - 1, first_both - 1, -1))
     mixed = np.dot(np.array((plain, by_returns, by_prompt, both), np.float32), rows)
@@ -61,21 +61,23 @@ def blend_states(
     exact = float(witness[TOKENS]) / float(np.dot(_SUMS[1], witness))
     shares *= left / total
     shares += mixed[3]
-    return shares[:BINS], left * exact * binned / total + float(mixed[3, TOKENS])
+    return shares[:BINS], left * exact * binned / total + float(mixed[3, TOKENS]), weights
 
 
 def _trust(weights: list[float], shrinkage: Sequence[float], own_from: int, units: tuple[float, float]) -> list[float]:
-    """Share of each state against the coarser ones; 0 for those that repeat the visits of the state before them."""
-    trust, before, unit = [0.0], 0.0, units[0]
+    """Share of each state against the coarser ones; 0 for those that repeat the visits of the state before them.
+
+    How far samples of a prompt agree says how far the prompt's length may be believed, not what one tool return among them
+    means: the states of both have the general unit.
+    """
+    trust, before = [0.0], 0.0
     for index in range(1, len(weights)):
         weight = weights[index]
-        if index == own_from:
-            unit, before = units[1], 0.0
-        nested = index >= _GENERAL and index != own_from and index != own_from + 1
-        if weight <= 0.0 or (nested and weight >= _SAME * before):
+        of_prompt = index == own_from or index == own_from + 1
+        if weight <= 0.0 or (index >= _GENERAL and not of_prompt and weight >= _SAME * before):
             trust.append(0.0)
         else:
-            trust.append(weight / (weight + shrinkage[index] * unit))
+            trust.append(weight / (weight + shrinkage[index] * units[of_prompt]))
         before = weight
     return trust
 

@@ -69,15 +69,18 @@ class ExpectedCost:
         if home is None:
             return min(slowdowns, key=lambda bucket: decode_s[bucket] * slowdowns[bucket])
         best, best_gain_s = home.bucket, 0.0
-        stay_s, loaded_stay_s = decode_s[best], decode_s[best] * slowdowns[best]
+        plain_s = decode_s[best]
+        stay_s = plain_s * slowdowns[best]
         for bucket, slowdown in slowdowns.items():
             # loads pass, lengths stay: a move must pay at equal loads as well as at those of the moment
-            gain_s = min(stay_s - decode_s[bucket], loaded_stay_s - decode_s[bucket] * slowdown)
+            there_s = decode_s[bucket]
+            gain_s = min(plain_s - there_s, stay_s - there_s * slowdown)
             if gain_s <= best_gain_s:
                 continue
             move_s = self._costs.move_s(bucket, turn.context_tokens)
-            if gain_s - move_s > best_gain_s and gain_s - move_s > self._hysteresis * move_s:
-                best, best_gain_s = bucket, gain_s - move_s
+            gain_s -= move_s
+            if gain_s > best_gain_s and gain_s > self._hysteresis * move_s:
+                best, best_gain_s = bucket, gain_s
         return best
 
     def _table(self, generated_tokens: int) -> NDArray[np.float32]:
@@ -97,22 +100,29 @@ class ExpectedCost:
 def _survey(engines: Sequence[EngineLoad], current: EngineId | None) -> tuple[EngineLoad | None, dict[int, float]]:
     """The trajectory's engine if it is there; and by bucket that has a place, the decode step of its emptiest engine relative to
     one that is as full as the fleet on the whole. An engine without a capacity counts as that full."""
-    taken = places = 0
-    for engine in engines:
-        if engine.capacity:
-            taken, places = taken + engine.in_flight, places + engine.capacity
-    usual = taken / places if places else 0.0
-    fills: dict[int, float] = {}
     home: EngineLoad | None = None
+    emptiest: dict[int, float] = {}
+    unbounded: list[int] = []
+    places = held = 0
     for engine in engines:
-        fill = engine.in_flight / engine.capacity if engine.capacity else usual
+        capacity, load, bucket = engine.capacity, engine.in_flight, engine.bucket
         if engine.engine_id == current:
             home = engine
-        elif engine.capacity is None or engine.in_flight < engine.capacity:
-            fills[engine.bucket] = min(fill, fills.get(engine.bucket, fill))
-    if home is not None:
-        fills[home.bucket] = home.in_flight / home.capacity if home.capacity else usual
-    if not fills:
+        if not capacity:
+            unbounded.append(bucket)
+            continue
+        places += capacity
+        held += load
+        if load < capacity and engine is not home:
+            known = emptiest.get(bucket)
+            if known is None or load < known * capacity:
+                emptiest[bucket] = load / capacity
+    usual = held / places if places else 0.0
+    for bucket in unbounded:
+        emptiest[bucket] = min(usual, emptiest.get(bucket, usual))
+    if home is not None and home.capacity:
+        emptiest[home.bucket] = home.in_flight / home.capacity
+    if not emptiest:
         return home, {engine.bucket: 1.0 for engine in engines}
-    scale = 1.0 + _FULL_STEP * usual
-    return home, {bucket: (1.0 + _FULL_STEP * fill) / scale for bucket, fill in fills.items()}
+    even = 1.0 + _FULL_STEP * usual
+    return home, {bucket: (1.0 + _FULL_STEP * fill) / even for bucket, fill in emptiest.items()}

@@ -26,7 +26,7 @@ _CENTRES = np.array(CENTRES)
 class MostLikely:
     """`confidence`: least probability of the target; before the first turn the most probable bucket is taken whatever it has."""
 
-    def __init__(self, buckets: Buckets, tree: PrefixTree, *, start: Start, seed: int, confidence: float = 0.6) -> None:
+    def __init__(self, buckets: Buckets, tree: PrefixTree, *, start: Start, seed: int, confidence: float = 0.75) -> None:
         self.buckets = buckets
         self.reader = TreeReader(tree)
         self._start: Start = start

@@ -104,9 +104,8 @@ class PrefixTree:
             self._collect(cursor, 1, root, ids, visits)
         rows = self.table.rows.take(ids, 0)
         unit = self.unit
-        shares, mean = blend_states(rows, visits, own_from, (unit, unit * self.agreement.ratio / PRIOR_RATIO))
-        own_visits = 0.0 if root is None else float(rows[own_from, WEIGHT]) / unit
-        return Residual(shares, mean, float(rows[1, WEIGHT]) / unit, own_visits)
+        shares, mean, weights = blend_states(rows, visits, own_from, (unit, unit * self.agreement.ratio / PRIOR_RATIO))
+        return Residual(shares, mean, weights[1] / unit, 0.0 if root is None else weights[own_from] / unit)
 
     def learn(self, finished: FinishedTrajectory) -> None:
         """One visit of every state that the trajectory went through; evicts when the table is full."""

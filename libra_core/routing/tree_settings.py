@@ -22,7 +22,7 @@ class TreeSettings:
     global_shrinkage: tuple[float, float, float] = (4.0, 8.0, 16.0)
     """Visits at which a state of all prompts counts as much as the coarser ones together: by turn, by turn and last tool
     return, by all tool returns."""
-    prompt_shrinkage: tuple[float, float, float, float] = (2.5, 2.5, 1.2, 1.2)
+    prompt_shrinkage: tuple[float, float, float, float] = (2.5, 2.5, 1.5, 1.5)
     """The same of a prompt's own states, at any turn, then as above, before `PromptAgreement` has learnt how far samples of a
     prompt agree; it then scales them. Low, since prompts differ more than their samples do, but
     such that a single visit decides nothing (its share is 0.49)."""

@@ -15,11 +15,14 @@ from libra_core.routing.embedding import Embed
 from libra_core.routing.evaluate.figures import Figures, figures_of
 from libra_core.routing.evaluate.orders import Order, Visit, grpo_order, recorded_order
 from libra_core.routing.evaluate.recorded import RecordedTrajectory
+from libra_core.routing.evaluate.reference import PROMPT_MEAN, PromptMean
 from libra_core.routing.evaluate.replay import ReplayWorld, Routed, as_finished, replay, trajectory_id
 from libra_core.routing.expected_cost import Start
 from libra_core.types.ids import TrajectoryId
 
 DEGREES = (1, 2, 4, 8)
+COMPARED = (*POLICIES, PROMPT_MEAN)
+"""Every policy, and the reference."""
 ENGINES = {1: 8, 2: 4, 4: 2, 8: 1}
 """Engines per bucket: as many GPUs each."""
 _T_975 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
@@ -30,7 +33,8 @@ _T_975 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 class EvaluationSettings:
     """What is replayed and how."""
 
-    policies: tuple[str, ...] = POLICIES
+    policies: tuple[str, ...] = COMPARED
+    orders: tuple[Order, ...] = ("recorded", "grpo")
     degrees: tuple[int, ...] = DEGREES
     limits: tuple[float, ...] | None = None
     """Token limits between buckets; unset: the quantiles below of the warm-up part."""
@@ -92,9 +96,11 @@ def _embedded(trajectories: Sequence[RecordedTrajectory], embed: Embed) -> Embed
 def _sequences(
     trajectories: Sequence[RecordedTrajectory], settings: EvaluationSettings
 ) -> Iterator[tuple[Order, list[tuple[int, list[Visit]]]]]:
-    yield "recorded", [(settings.seed, recorded_order(trajectories))]
+    if "recorded" in settings.orders:
+        yield "recorded", [(settings.seed, recorded_order(trajectories))]
     seeds = range(settings.seed, settings.seed + settings.shuffles)
-    yield "grpo", [(seed, grpo_order(trajectories, settings.epochs, seed)) for seed in seeds]
+    if "grpo" in settings.orders:
+        yield "grpo", [(seed, grpo_order(trajectories, settings.epochs, seed)) for seed in seeds]
 
 
 def _run(visits: Sequence[Visit], policy_name: str, settings: EvaluationSettings) -> list[Routed]:
@@ -135,6 +141,8 @@ def make_policy(
     name: str, world: ReplayWorld, settings: EvaluationSettings, total_tokens: Callable[[TrajectoryId], int]
 ) -> RoutingPolicy:
     """A policy that knows nothing yet."""
+    if name == PROMPT_MEAN:
+        return PromptMean(world.buckets, seed=settings.seed)
     setup = RouterSetup(
         buckets=world.buckets,
         costs=world.costs,

@@ -46,8 +46,8 @@ class CausalWorkload:
     """Parameters of the generator; see the module for what they mean."""
 
     strength: float = 0.9
-    prompt_signal: float = 0.54
-    prompts: int = 60
+    prompt_signal: float = 0.68
+    prompts: int = 40
     samples: int = 32
     """Per prompt, over all epochs."""
     class_shares: tuple[float, ...] = (0.25, 0.25, 0.25, 0.25)
