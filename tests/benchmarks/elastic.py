@@ -114,9 +114,10 @@ def core_rank(spec: TrainerSpec, folder: str, course: Course) -> dict[str, Any]:
                 time.sleep(0.002)
         share = 2 if exchange.active else 1
         (Path(folder) / f"step-{step}").write_text(str(share))
+        sequences = batch(step, share * course.tokens)
         cpu_s, wall_s = time.process_time(), time.monotonic()
         trainer.begin_step(BatchId(f"step-{step}"), PolicyVersion(step))
-        trainer.accumulate(batch(step, share * course.tokens))
+        trainer.accumulate(sequences)
         trainer.finish_step()
         last = exchange.last
         rows.append(

@@ -77,11 +77,14 @@ def test_messages_that_are_stale_repeated_or_of_another_step_change_nothing(mode
 
 
 @pytest.mark.slow
-def test_a_contribution_from_other_samples_than_given_is_refused(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "why"), [("other share", "instead of the"), ("other version", "other numbers than this version")]
+)
+def test_a_contribution_that_is_not_what_was_asked_for_is_refused(model: Path, tmp_path: Path, kind: str, why: str) -> None:
     core = core_spec(model, layout(dp=2))
-    outcome = run_elastic(core, tmp_path, [failing("other share")], CoreScript(steps=STEPS))
+    outcome = run_elastic(core, tmp_path, [failing(kind)], CoreScript(steps=STEPS))
     assert outcome.members == [0, 0, 0, 1, 0, 0, 0, 0]
-    assert "instead of the" in str(outcome.closed[0][0])
+    assert why in str(outcome.closed[0][0])
     check(core, outcome)
 
 

@@ -48,7 +48,7 @@ class Fault:
 
     at: int
     kind: str
-    """kill, stop, half then kill, half then hang, other epoch, other step, twice, hang."""
+    """kill, stop, half then kill, half then hang, other epoch, other step, twice, hang, other share, other version."""
     rank: int = 0
 
 
@@ -138,8 +138,8 @@ def _core_step(trainer: Any, step: int, run: tuple[SampleBook, str, CoreScript, 
     if step == script.discard_at:
         _accumulate(trainer, step, numbers)
         trainer.discard_step()
-    active = dict(exchange.active)
     _accumulate(trainer, step, numbers)
+    active = dict(exchange.active)
     given = tuple(tuple(numbers[index] for index in indices) for indices in trainer._step.given)
     for replica, samples in enumerate(given):
         slot = CORE if replica < world.dp_size else sorted(active)[replica - world.dp_size]
@@ -297,7 +297,15 @@ def _misbehave(replica: Any, trainer: Any, script: HybridScript, contribution: i
     items = replica._shard.gradient_items
     sizes = ((DType.FLOAT32, items),)
     hello = follower._hello
-    head = Head(kind=Kind.CONTRIBUTION, slot=hello.slot, epoch=hello.epoch, step=step.version, ints=(1, 1, 1), tensors=sizes)
+    head = Head(
+        kind=Kind.CONTRIBUTION,
+        slot=hello.slot,
+        epoch=hello.epoch,
+        step=step.version,
+        ints=(1, 1, 1),
+        floats=() if fault.kind == "other version" else (0.0,) * 7,
+        tensors=sizes,
+    )
     if fault.kind.startswith("half"):
         follower._leader._outgoing.sendall(head.encode() + bytes(2 * items))
     if fault.kind.endswith("kill"):
@@ -314,7 +322,7 @@ def _misbehave(replica: Any, trainer: Any, script: HybridScript, contribution: i
         replica.contribute()
         follower._leader.send(head, (junk,))
         return True
-    if fault.kind == "other share":
+    if fault.kind in {"other share", "other version"}:
         follower._leader.send(head, (junk,))
         return True
     return fault.kind.endswith("hang")

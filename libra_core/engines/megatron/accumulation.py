@@ -80,6 +80,8 @@ class Accumulator:
         """
         self.model.optimizer.zero_grad()
         self.model.wrapped.zero_grad_buffer()
+        if self.exchange is not None:
+            self.exchange.begin(version)
         hybrids = len(self.exchange.active) if self.exchange is not None else 0
         replica, count = place or (self.world.dp_rank, self.world.dp_size + hybrids)
         return OpenStep(

@@ -36,6 +36,12 @@ if TYPE_CHECKING:
     from libra_core.engines.megatron.accumulation import OpenStep
 
 
+_CONTRIBUTION_INTS = 3
+"""Loss weight, micro-batches, tokens of the share."""
+_CONTRIBUTION_FLOATS = 7
+"""`StepSums.portable`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepExchange:
     """What became of a step's hybrid replicas; the same on every rank but for the times."""
@@ -67,13 +73,15 @@ class CoreExchange:
         self._following: dict[int, int] = {}
         self._wants: dict[int, int] = {}
         self._kept: Buffer | None = None
+        self._held: dict[int, Contribution] = {}
+        self._is_open = False
         self._distributed = bool(getattr(model.wrapped.ddp_config, "use_distributed_optimizer", False))
         self._items = flat.num_items(model)
         fill_adam_state(model)
-        leads = frozenset(slot for slot in range(spec.slots) if slot % world.dp_size == world.dp_rank)
-        serves = Serves(leads=leads, snapshots=frozenset(range(spec.slots)) if self._distributed else leads)
-        self._leads = leads
-        self._endpoint = CoreEndpoint(spec, self._shard(), serves, port=port) if serves.leads | serves.snapshots else None
+        self._leads = frozenset(slot for slot in range(spec.slots) if slot % world.dp_size == world.dp_rank)
+        self._serves = frozenset(range(spec.slots)) if self._distributed else self._leads
+        serves = Serves(leads=self._leads, snapshots=self._serves)
+        self._endpoint = CoreEndpoint(spec, self._shard(), serves, port=port) if self._serves else None
 
     @property
     def address(self) -> Address | None:
@@ -93,10 +101,20 @@ class CoreExchange:
         """Number of an active slot among all replicas that share the step: after the core's, in slot order."""
         return self._world.dp_size + sorted(self.active).index(slot)
 
+    def begin(self, version: int) -> None:
+        """A step is opened. If the one before was never published, this is it again.
+
+        Contributions to the first attempt may be on their way and must never count: replicas that took part have to join anew.
+        """
+        if self._is_open:
+            self._drop(self.active, f"step {version} is taken again")
+            self.active = {}
+        self._is_open = True
+
     def collect(self, step: "OpenStep") -> None:
         """Wait for the active replicas, agree, and add what counts to the gradients and sums of the step."""
         waited_s = self._endpoint.collect(self.active, step.version) if self._endpoint else 0.0
-        self._refuse_other_shares(step)
+        self._held = self._hold(step)
         found = self._agree(step.version)
         counted = {slot: epoch for slot, epoch in self.active.items() if found[slot].contributed == epoch}
         dropped = tuple(sorted(self.active.keys() - counted.keys()))
@@ -106,8 +124,9 @@ class CoreExchange:
         self._drop_the_broken(dropped)
         lost = sorted(number for slot in dropped for number in step.given[self.replica_of(slot)])
         step.trained = set(range(len(step.loads))) - {self.replica_of(slot) for slot in dropped}
-        for slot in sorted(counted):
-            self._add(slot, counted[slot], step)
+        for slot in sorted(counted.keys() & self._held.keys()):
+            self._add(self._held[slot], step)
+        self._held = {}
         self.last = StepExchange(
             step=step.version, counted=counted, dropped=dropped, lost_sequences=tuple(lost), waited_s=waited_s
         )
@@ -136,13 +155,14 @@ class CoreExchange:
             self._kept.release()
             self._kept = None
         self.active = self._next
+        self._is_open = False
 
-    def void(self, reason: str) -> None:
-        """The open step is discarded, or the weights were replaced: contributions may be on their way that must never count."""
-        for slot, epoch in self.active.items():
-            if self._endpoint is not None:
-                self._endpoint.fail(slot, epoch, reason)
+    def reset(self, reason: str) -> None:
+        """The weights were replaced: nobody follows them any more."""
+        links = self._endpoint.links() if self._endpoint else {}
+        self._drop({slot: link.epoch for slot, link in links.items()}, reason)
         self.active = {}
+        self._is_open = False
 
     def close(self) -> None:
         if self._endpoint is not None:
@@ -157,37 +177,51 @@ class CoreExchange:
             snapshot_items=(1 + len(flat.MOMENTS)) * sum(piece.main.numel() for piece in flat.pieces(self._model)),
         )
 
-    def _contribution(self, slot: int, epoch: int, step: int) -> Contribution | None:
-        return self._endpoint.contribution(slot, epoch, step) if self._endpoint and slot in self._leads else None
+    def _drop(self, epochs: Mapping[int, int], reason: str) -> None:
+        for slot, epoch in epochs.items():
+            if self._endpoint is not None:
+                self._endpoint.fail(slot, epoch, reason)
 
-    def _refuse_other_shares(self, step: "OpenStep") -> None:
-        """A replica must have trained what it was given, no more and no less."""
-        for slot, epoch in self.active.items():
-            found = self._contribution(slot, epoch, step.version)
-            expected = step.loads[self.replica_of(slot)]
-            if found is not None and self._endpoint is not None and found.ints[2] != expected:
-                self._endpoint.fail(slot, epoch, f"it trained {found.ints[2]} tokens instead of the {expected} it was given")
+    def _hold(self, step: "OpenStep") -> dict[int, Contribution]:
+        """Complete contributions that this rank leads. Kept from here on: connections may end or be replaced while ranks agree.
+
+        A replica must have trained what it was given, no more and no less.
+        """
+        held: dict[int, Contribution] = {}
+        for slot in self._leads & self.active.keys() if self._endpoint else ():
+            assert self._endpoint is not None
+            epoch, expected = self.active[slot], step.loads[self.replica_of(slot)]
+            found = self._endpoint.contribution(slot, epoch, step.version)
+            if found is None:
+                continue
+            if len(found.ints) != _CONTRIBUTION_INTS or len(found.floats) != _CONTRIBUTION_FLOATS:
+                self._endpoint.fail(slot, epoch, "its contribution has other numbers than this version of Libra sends")
+            elif found.ints[-1] != expected:
+                self._endpoint.fail(slot, epoch, f"it trained {found.ints[-1]} tokens instead of the {expected} it was given")
+            else:
+                held[slot] = found
+        return held
 
     def _agree(self, step: int) -> list[Verdict]:
-        votes = [self._endpoint.vote(slot, step) if self._endpoint else Vote() for slot in range(self._spec.slots)]
+        votes = [self._vote(slot, step) for slot in range(self._spec.slots)]
         numbers = torch.tensor(ballot(votes), dtype=torch.int64, device=self._world.device)
         dist.all_reduce(numbers, op=dist.ReduceOp.MIN)
         return verdicts(numbers.tolist())
+
+    def _vote(self, slot: int, step: int) -> Vote:
+        vote = self._endpoint.vote(slot, step) if self._endpoint else Vote()
+        return replace(vote, contributed=self.active[slot] if slot in self._held else 0) if slot in self._leads else vote
 
     def _drop_the_broken(self, dropped: tuple[int, ...]) -> None:
         """A replica whose contribution does not count, or of which another shard is gone, is gone as a whole."""
         if self._endpoint is None:
             return
-        for slot in dropped:
-            self._endpoint.fail(slot, self.active[slot], "its contribution was not complete on every shard")
+        self._drop({slot: self.active[slot] for slot in dropped}, "its contribution was not complete on every shard")
         for slot, link in self._endpoint.links().items():
             if slot in self._leads and link.has_snapshot and self._following.get(slot) != link.epoch:
                 self._endpoint.fail(slot, link.epoch, "another of its shards is gone")
 
-    def _add(self, slot: int, epoch: int, step: "OpenStep") -> None:
-        found = self._contribution(slot, epoch, step.version)
-        if found is None:
-            return
+    def _add(self, found: Contribution, step: "OpenStep") -> None:
         flat.add_gradients(self._model, torch.frombuffer(found.gradient, dtype=torch.float32))
         weight, micro_batches, _ = found.ints
         step.sums.join(found.floats, weight)
@@ -224,7 +258,7 @@ class CoreExchange:
                 self._endpoint.release(slot, link.epoch)
 
     def _send_snapshots(self, version: int, adam_steps: int) -> None:
-        if not self._wants or self._endpoint is None:
+        if not self._wants.keys() & self._serves or self._endpoint is None:
             return
         started = perf_counter()
         held = flat.pieces(self._model)

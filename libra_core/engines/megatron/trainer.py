@@ -20,7 +20,7 @@ from libra_core.engines.megatron.spec import TrainerSpec
 from libra_core.engines.megatron.step import score
 from libra_core.engines.megatron.world import close_world, open_world
 from libra_core.engines.model_folder import ModelFacts, check_divides, read_model_facts
-from libra_core.errors import ConfigError, NumericsError, ResourceError
+from libra_core.errors import ConfigError, ResourceError
 from libra_core.types.batch import AccumulationReport, TrainingBatch, TrainingSequence
 from libra_core.types.ids import BatchId, PolicyVersion
 from libra_core.types.reports import UpdateReport
@@ -131,11 +131,7 @@ class MegatronTrainer:
         """
         step = self._take_step("finish_step")
         rate = learning_rate(self.spec.training.optimizer, self.policy_version)
-        try:
-            report = self.accumulator.finish(step, learning_rate=rate)
-        except NumericsError:
-            self._void_exchange(f"step {step.version} is void")
-            raise
+        report = self.accumulator.finish(step, learning_rate=rate)
         self.progress = checkpoint.Progress(
             version=report.policy_version,
             adam_steps=self.progress.adam_steps + (not report.skipped),
@@ -149,10 +145,8 @@ class MegatronTrainer:
     def discard_step(self) -> None:
         """Forget the open step, if there is one; its batch can be begun again and nothing is counted twice.
 
-        Hybrid replicas that took part in it have to join anew.
+        Hybrid replicas that took part in it have to join anew when it is.
         """
-        if self._step is not None:
-            self._void_exchange(f"step {self._step.version} was discarded")
         self._step = None
 
     def score_tokens(self, token_ids: tuple[int, ...]) -> tuple[float, ...]:
@@ -228,7 +222,8 @@ class MegatronTrainer:
         """
         self.progress, extra = checkpoint.load(Path(folder), self.model, self.world)
         self.discard_step()
-        self._void_exchange("the core loaded a checkpoint")
+        if self.exchange is not None:
+            self.exchange.reset("the core loaded a checkpoint")
         return extra
 
     def digest(self) -> str:
@@ -253,10 +248,6 @@ class MegatronTrainer:
             self.exchange.close()
         self._broadcast_group = None
         close_world()
-
-    def _void_exchange(self, reason: str) -> None:
-        if self.exchange is not None:
-            self.exchange.void(reason)
 
     def _take_step(self, caller: str) -> OpenStep:
         """The step is open again only when the caller puts it back."""
