@@ -4,6 +4,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import TypeVar
 
 import httpx
@@ -63,3 +64,30 @@ def kept_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, handler)
+
+
+@contextmanager
+def heard_interrupts() -> Iterator[Callable[[], None]]:
+    """Yield a call that raises `KeyboardInterrupt` if Ctrl-C came since and was lost.
+
+    Prefect swallows an interrupt that reaches a subflow after its last task and before its return.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield lambda: None
+        return
+    heard = threading.Event()
+
+    def hear(signum: int, frame: FrameType | None) -> None:
+        heard.set()
+        handler(signum, frame)
+
+    def raise_if_heard() -> None:
+        if heard.is_set():
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, hear)
+    try:
+        yield raise_if_heard
+    finally:
+        signal.signal(signal.SIGINT, handler)

@@ -4,6 +4,7 @@ from prefect import flow, get_run_logger
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
 from flows.board import current_board, iteration_line
+from flows.guard import heard_interrupts
 from flows.hooks import end_as
 from flows.iteration import iterate
 from flows.lifecycle import TrainingRun, training_run
@@ -25,10 +26,12 @@ from tasks.training import save_checkpoint
 )
 def train(parameters: TrainParameters) -> RunSummary:
     """Iterate until `training.steps`, with checkpoints, then score held-out prompts."""
-    with untagged(), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), training_run(parameters.load()) as run:
+    settings = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
+    with untagged(), settings, training_run(parameters.load()) as run, heard_interrupts() as raise_if_interrupted:
         total = run.config.training.steps
         for step in range(run.first_step, total):
             show(run, iterate(run, step))
+            raise_if_interrupted()
             if checkpoint_due(step + 1, total, run.config.training.checkpoint.every_steps):
                 save_checkpoint(run.session, step + 1)
         return conclude(run)

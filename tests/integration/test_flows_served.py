@@ -166,17 +166,48 @@ def test_ctrl_c_ends_the_run_as_killed_and_leaves_nothing_running(tmp_path: Path
     process = subprocess.Popen(
         _libra("train", CONFIG, *_sets(overrides)), env=_environment(tmp_path / "prefect"), cwd=ROOT, stderr=subprocess.PIPE
     )
-    metrics = _until("the first iteration", lambda: list(tmp_path.glob("runs/*/metrics.jsonl")))[0]
-    _until("the first metrics", lambda: metrics.stat().st_size)
-    below = psutil.Process(process.pid).children(recursive=True)
-    assert any("ray::" in " ".join(child.cmdline()) for child in below)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=120)
+    try:
+        metrics = _until("the first iteration", lambda: list(tmp_path.glob("runs/*/metrics.jsonl")))[0]
+        _until("the first metrics", lambda: metrics.stat().st_size)
+        below = psutil.Process(process.pid).children(recursive=True)
+        assert any("ray::" in " ".join(child.cmdline()) for child in below)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
     assert process.returncode == 130, errors.decode()[-2000:]
     assert b"Traceback" not in errors
     _, alive = psutil.wait_procs(below, timeout=20)
     assert not [child for child in alive if "ray" in child.name() or "VLLM" in child.name()]
     assert _mlflow_run(f"sqlite:///{tmp_path}/mlflow.db")[1].info.status == "KILLED"
+
+
+INTERRUPTED_FLOW = """
+import os, signal
+from prefect import flow
+from flows.guard import heard_interrupts
+
+@flow(on_completion=[lambda *_: os.kill(os.getpid(), signal.SIGINT)])
+def iteration():
+    pass
+
+@flow
+def run():
+    with heard_interrupts() as raise_if_interrupted:
+        for step in range(2):
+            iteration()
+            print("after", step, flush=True)
+            raise_if_interrupted()
+
+run()
+"""
+
+
+def test_ctrl_c_at_the_end_of_an_iteration_ends_the_run_although_prefect_swallows_it(server: Server) -> None:
+    command = [sys.executable, "-c", INTERRUPTED_FLOW]
+    done = subprocess.run(command, env=server.env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout.splitlines() == ["after 0"]
+    assert done.stderr.splitlines()[-1] == "KeyboardInterrupt"
 
 
 def _train(env: dict[str, str], *arguments: str) -> dict[str, Any]:

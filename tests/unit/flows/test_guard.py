@@ -1,9 +1,11 @@
+import contextlib
+import os
 import signal
 
 import httpx
 import pytest
 
-from flows.guard import is_outage, kept_sigterm, through_outage
+from flows.guard import heard_interrupts, is_outage, kept_sigterm, through_outage
 from libra_core.errors import DeadlineError
 
 
@@ -50,3 +52,14 @@ def test_sigterm_handler_survives_a_library_that_replaces_it() -> None:
     with kept_sigterm():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_an_interrupt_that_a_library_swallowed_is_raised_again() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with heard_interrupts() as raise_if_interrupted:
+        raise_if_interrupted()
+        with contextlib.suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            raise_if_interrupted()
+    assert signal.getsignal(signal.SIGINT) is before
