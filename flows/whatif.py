@@ -39,12 +39,12 @@ def run_whatif(parameters: WhatIfParameters, *, as_json: bool) -> None:
     study = source_study(parameters)
     law = _law(study, parameters.workload)
     systems = load_systems(study.model_copy(update={"chosen": (parameters.system,)}))
-    goal = Goal(tokens_per_s=parameters.target_tokens_per_s, hours=parameters.target_hours)
+    goal = Goal(tokens_per_s=parameters.target_tokens_per_s, hours=parameters.target_hours, steps=parameters.hours_for_steps)
     sizes = sizes_of(parameters.gpus)
     with json_output(as_json) as emit:
         with make_board(Console(stderr=True)) as board:
             (system,) = systems.items()
-            curve = replay(study, system, law, sizes, goal, hours_for_steps=parameters.hours_for_steps, report=board.phase)
+            curve = replay(study, system, law, sizes, goal, report=board.phase)
         if not as_json:
             _show(Console(), curve, parameters, law.name)
         emit({"workload": law.name, "system": parameters.system, "study": study.model_dump(mode="json")} | asdict(curve))

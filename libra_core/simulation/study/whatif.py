@@ -44,6 +44,8 @@ class Goal:
 
     tokens_per_s: float | None = None
     hours: float | None = None
+    steps: int = 1000
+    """That the hours are for."""
 
     def met(self, point: Point) -> bool:
         """By the pessimistic end of the interval."""
@@ -73,8 +75,6 @@ def replay(
     law: WorkloadLaw,
     sizes: Sequence[int],
     goal: Goal,
-    *,
-    hours_for_steps: int,
     report: Callable[[str, float], None],
 ) -> Curve:
     """Run the system on every size; raises `ResourceError` when it fits on none."""
@@ -83,7 +83,7 @@ def replay(
     for place, gpus in enumerate(sizes):
         report(f"{system[0]} on {gpus} GPUs", place / len(sizes))
         try:
-            points.append(_point(study.model_copy(update={"gpus": gpus}), system, law, hours_for_steps))
+            points.append(_point(study.model_copy(update={"gpus": gpus}), system, law, goal.steps))
         except ResourceError:
             too_small.append(gpus)
     if not points:
@@ -93,7 +93,7 @@ def replay(
     return Curve(points=tuple(points), too_small=tuple(too_small), knee_gpus=_knee(points), cheapest_gpus=cheapest)
 
 
-def _point(study: StudyConfig, system: tuple[str, SystemConfig], law: WorkloadLaw, hours_for_steps: int) -> Point:
+def _point(study: StudyConfig, system: tuple[str, SystemConfig], law: WorkloadLaw, steps: int) -> Point:
     outcomes = [run_system(study, *system, law, seed) for seed in range(1, study.seeds + 1)]
     paces = [Pace.of(outcome.steps, study.batch) for outcome in outcomes]
     t_iter = sum(outcome.summary.t_iter_s for outcome in outcomes) / len(outcomes)
@@ -101,7 +101,7 @@ def _point(study: StudyConfig, system: tuple[str, SystemConfig], law: WorkloadLa
         gpus=study.gpus,
         tokens_per_s=rate(paces),
         t_iter_s=t_iter,
-        hours=t_iter * hours_for_steps / 3600,
+        hours=t_iter * steps / 3600,
         plan=outcomes[0].first_plan,
     )
 

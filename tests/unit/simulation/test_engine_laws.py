@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from libra_core.simulation.truth import load_truth
 from libra_core.simulation.world import NO_CAP, World
 from support.simulation import ENGINE, agents, finished, pacing, plan, single_turns, truth
 
@@ -86,3 +87,17 @@ def test_a_long_prefill_delays_its_own_first_token_by_its_chunks() -> None:
     chunked = finished(work, pacing(2, 2, staleness=0, chunk_tokens=2_000), plan(engines=1))
     ends = [float(world.state.trajectories.finished_s.max()) for world in (whole, chunked)]
     assert ends[1] - ends[0] == pytest.approx(9 * (ENGINE.a_s + 2 * ENGINE.b_s + 40_000 * ENGINE.c_s), rel=0.05)
+
+
+def test_from_1k_to_32k_tokens_rollout_grows_far_more_than_linearly_and_more_than_training() -> None:
+    """64 sequences on one A800 engine of tp 8. The paper measured 95x against 3.9x, in a way that it does not tell."""
+    tables = load_truth("configs/study/truth/qwen3_14b_a800.yaml")
+    seconds: list[float] = []
+    for length in (1024, 32_768):
+        work = single_turns([length] * 64, prompt=100)
+        world = finished(work, pacing(64, 2, staleness=0), plan(engines=1, tp=8), world_truth=tables)
+        seconds.append(float(world.state.trajectories.finished_s.max()))
+    linear, pairs = tables.trainer.flop_coefficients()
+    training = [linear * length + pairs * length**2 for length in (1024, 32_768)]
+    assert seconds[1] / seconds[0] == pytest.approx(85, rel=0.05)
+    assert training[1] / training[0] == pytest.approx(46, rel=0.02)

@@ -19,7 +19,7 @@ LIBRA = load_systems(STUDY)["libra"]
 
 
 def curve(sizes: list[int], goal: Goal):
-    return replay(STUDY, ("libra", LIBRA), LAW, sizes, goal, hours_for_steps=100, report=lambda label, share: None)
+    return replay(STUDY, ("libra", LIBRA), LAW, sizes, goal, report=lambda label, share: None)
 
 
 def test_the_unchanged_setting_reproduces_the_recorded_iteration_time() -> None:
