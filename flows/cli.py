@@ -45,6 +45,8 @@ data_app = typer.Typer(help="Data sets of the workloads.", no_args_is_help=True)
 env_app = typer.Typer(help="Workloads without a model.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(costs_app, name="costs")
+model_app = typer.Typer(help="Small real models.", no_args_is_help=True)
+app.add_typer(model_app, name="model")
 app.add_typer(data_app, name="data")
 app.add_typer(env_app, name="env")
 app.add_typer(docs_app, name="docs")
@@ -236,6 +238,19 @@ def data_prepare(
     from flows.environments import run_data_prepare
 
     run_data_prepare(workload, sources=source or [], corpus=corpus, folder=folder, as_json=as_json)
+
+
+@model_app.command("fetch")
+@in_sentences
+def model_fetch(
+    name: Annotated[str, typer.Argument(help="smollm2-135m.")],
+    folder: Annotated[Path, typer.Option(help="Where model folders are kept.")] = Path("runs/models"),
+    as_json: JsonOption = False,
+) -> None:
+    """Download a small real model and write it as an HF folder for `model.path`."""
+    from flows.models import run_model_fetch
+
+    run_model_fetch(name, folder=folder, as_json=as_json)
 
 
 @env_app.command("check")
