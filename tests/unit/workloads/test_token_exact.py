@@ -66,14 +66,13 @@ def sampled(*turns: tuple[int, ...]) -> Trajectory:
         foresee=stay,
         watch=CountedMoves(),
     )
-    config = RolloutConfig().model_copy(update={"max_new_tokens": 500, "max_context_tokens": 5000})
     loop = AgentLoop(
         trajectory_id=TrajectoryId("t"),
         group_id=GroupId("g"),
         order=0,
         sample_index=0,
         prompt=prompt,
-        config=config,
+        config=RolloutConfig().model_copy(update={"max_new_tokens": 500, "max_context_tokens": 5000}),
         tools=tools,
     )
 
