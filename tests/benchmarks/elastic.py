@@ -3,10 +3,12 @@
     python tests/benchmarks/elastic.py [--json] [--sizes 1M,10M] [--steps 4] [--tokens 2048]
 
 The last line of stdout is one JSON object; everything else goes to stderr. One core replica and one hybrid replica, each one
-process on one thread, over loopback. CPU time is that of the core's process, all threads included; batches are twice as large
-while the hybrid is active, so that the core's own share of `--tokens` tokens a step stays the same. `core_stall_ms` is the time
-of the training thread in copies: of the gradient in each step with a follower (median), of the snapshot once. On a machine that
-others use too, look at `load`: wall times are upper bounds.
+process on one thread, over loopback. Batches are twice as large while the hybrid is active, so that the core's own share of
+`--tokens` tokens a step stays the same. `step_overhead_fraction` is the CPU time of the exchange (the training thread in it, and
+all other threads, less what they use without a replica) over that of the rest of the step; `step_difference_fraction` compares
+whole steps with and without an active replica, which also shows what two processes on one machine take from each other's caches.
+`core_stall_ms` is the time of the training thread in copies: of the gradient in each step with a follower (median), of the
+snapshot once. On a machine that others use too, look at `load`: wall times are upper bounds.
 """
 
 import argparse
@@ -17,6 +19,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -88,6 +91,28 @@ def batch(step: int, tokens: int) -> tuple[TrainingSequence, ...]:
     )
 
 
+@dataclass(slots=True, kw_only=True)
+class Meter:
+    """CPU time of the training thread in the exchange, and when it stopped waiting."""
+
+    folder: Path
+    rows: list[dict[str, Any]]
+    exchange_cpu_s: float = 0.0
+    collected_s: float = 0.0
+
+    def around(self, name: str, method: Callable[..., None]) -> Callable[..., None]:
+        def measured(*arguments: Any) -> None:
+            if name == "collect":
+                (self.folder / f"waits-{len(self.rows)}").touch()
+            started_s = time.thread_time()
+            method(*arguments)
+            self.exchange_cpu_s += time.thread_time() - started_s
+            if name == "collect":
+                self.collected_s = time.time()
+
+        return measured
+
+
 def core_rank(spec: TrainerSpec, folder: str, course: Course) -> dict[str, Any]:
     from libra_core.engines.megatron.trainer import MegatronTrainer
 
@@ -96,15 +121,9 @@ def core_rank(spec: TrainerSpec, folder: str, course: Course) -> dict[str, Any]:
     assert exchange is not None
     (Path(folder) / "address.json").write_text(json.dumps(exchange.address))
     rows: list[dict[str, Any]] = []
-    collect, collected_s = exchange.collect, 0.0
-
-    def timed_collect(step: Any) -> None:
-        nonlocal collected_s
-        (Path(folder) / f"waits-{len(rows)}").touch()
-        collect(step)
-        collected_s = time.time()
-
-    exchange.collect = timed_collect  # type: ignore[method-assign]
+    meter = Meter(folder=Path(folder), rows=rows)
+    for name in ("collect", "keep", "publish"):
+        setattr(exchange, name, meter.around(name, getattr(exchange, name)))
     follower_from = course.steps + 1
     while not rows or not rows[-1]["dropped"]:
         step = len(rows)
@@ -115,16 +134,16 @@ def core_rank(spec: TrainerSpec, folder: str, course: Course) -> dict[str, Any]:
         share = 2 if exchange.active else 1
         (Path(folder) / f"step-{step}").write_text(str(share))
         sequences = batch(step, share * course.tokens)
-        cpu_s, wall_s = time.process_time(), time.monotonic()
+        cpu_s, main_s, meter.exchange_cpu_s = time.process_time(), time.thread_time(), 0.0
         trainer.begin_step(BatchId(f"step-{step}"), PolicyVersion(step))
         trainer.accumulate(sequences)
         trainer.finish_step()
         last = exchange.last
         rows.append(
             {
-                "cpu_s": time.process_time() - cpu_s,
-                "wall_s": time.monotonic() - wall_s,
-                "collected_s": collected_s,
+                "cpu_s": (step_cpu_s := time.process_time() - cpu_s),
+                "exchange_cpu_s": meter.exchange_cpu_s + step_cpu_s - (time.thread_time() - main_s),
+                "collected_s": meter.collected_s,
                 "waited_s": last.waited_s,
                 "stall_ms": 1000 * last.stall_s,
                 "active": bool(last.counted),
@@ -190,12 +209,16 @@ def measure(size: str, course: Course) -> dict[str, Any]:
     snapshot = max((row["stall_ms"] for row in rows if not row["active"]), default=0.0)
     published = median(row["stall_ms"] for row in active)
     alone_s, active_s = fmean(row["cpu_s"] for row in alone), fmean(row["cpu_s"] for row in active)
+    without_s = fmean(row["exchange_cpu_s"] for row in alone)
+    exchange_s = fmean(row["exchange_cpu_s"] for row in active) - without_s
     return {
         "join_s": round(hybrid["join_s"], 3),
         "core_stall_ms": round(max(snapshot, published), 2),
         "snapshot_copy_ms": round(snapshot, 2),
         "publish_copy_ms": round(published, 2),
-        "step_overhead_fraction": round(active_s / alone_s - 1, 4),
+        "step_overhead_fraction": round(exchange_s / (active_s - exchange_s), 4),
+        "step_difference_fraction": round(active_s / alone_s - 1, 4),
+        "exchange_cpu_ms": {"active": round(1000 * (exchange_s + without_s), 2), "alone": round(1000 * without_s, 2)},
         "core_cpu_s_per_step": {"alone": round(alone_s, 3), "active": round(active_s, 3)},
         "core_waited_s": [round(row["waited_s"], 3) for row in active],
         "death_detect_ms": round(1000 * (rows[-1]["collected_s"] - hybrid["killed_s"]), 1),
