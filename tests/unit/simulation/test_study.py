@@ -128,7 +128,7 @@ def test_a_planner_that_corrects_its_beliefs_survives_wrong_ones() -> None:
     """Training takes twice as long as it believes; without a correction the first split stays."""
     study = small(groups_per_step=16, steps=40, seeds=1).model_copy(update={"mismatch": Mismatch(train=2.0)})
     law, systems = law_of(study, "dapo_math"), load_systems(study)
-    wrong = run_system(study, "libra", systems["libra"], law, 1).summary
-    corrected = run_system(study, "libra_corrected", systems["libra_corrected"], law, 1).summary
+    wrong = run_system(study, "wrong", systems["libra_without_correction"], law, 1).summary
+    corrected = run_system(study, "libra", systems["libra"], law, 1).summary
     assert corrected.train_gpus > wrong.train_gpus
     assert corrected.tokens_per_s > 1.1 * wrong.tokens_per_s
