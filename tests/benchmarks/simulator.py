@@ -20,6 +20,7 @@ import time
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from libra_core.types.trajectory import GenerationRequest
 PROFILE = Path(os.environ.get("LIBRA_DATA", "../shared/data")) / "profiles" / "vllm_cpu_profile.csv"
 VOCABULARY = 4096
 DECODE_GRID = ((1, 256), (16, 256), (64, 256), (1, 1024), (16, 1024), (64, 1024))
-PREFILLS, SWEEPS, STEPS = (64, 256, 1024, 2000), 3, 24
+PREFILLS, STEPS = (64, 256, 1024, 2000), 24
 POLL_S = 0.002
 
 
@@ -160,10 +161,10 @@ def profile_law() -> tuple[float, float, float]:
     return float(a), float(b), float(c)
 
 
-def session_laws(meter: EngineMeter) -> dict[str, float]:
-    """Decode and prefill measured now, medians of sweeps."""
-    decode = [[meter.decode_step(batch, context, STEPS) for batch, context in DECODE_GRID] for _ in range(SWEEPS)]
-    prefill = [[meter.prefill(tokens, 4) for tokens in PREFILLS] for _ in range(SWEEPS)]
+def session_laws(meter: EngineMeter, sweeps: int) -> dict[str, float]:
+    """Decode and prefill measured now, the least of the sweeps."""
+    decode = [[meter.decode_step(batch, context, STEPS) for batch, context in DECODE_GRID] for _ in range(sweeps)]
+    prefill = [[meter.prefill(tokens, 4) for tokens in PREFILLS] for _ in range(sweeps)]
     cells = [min(visits, key=lambda cell: cell.step_s) for visits in zip(*decode, strict=True)]
     prompts = [min(visits, key=lambda cell: cell.seconds) for visits in zip(*prefill, strict=True)]
     law = fit_engine(1, meter.facts.kv_tokens, cells, prompts).coefficients
@@ -208,8 +209,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="only the JSON line")
     parser.add_argument("--batches", type=int, default=3)
     parser.add_argument("--trajectories", type=int, default=64)
+    parser.add_argument("--sweeps", type=int, default=3, help="visits of each cell of the session's own profile")
     options = parser.parse_args()
-    say = (lambda text: None) if options.json else print
+    say = (lambda text: None) if options.json else partial(print, flush=True)
     rows = []
     with tempfile.TemporaryDirectory(prefix="libra-simulator-") as temporary:
         folder = profiled_model(Path(temporary) / "model")
@@ -223,8 +225,9 @@ def main() -> None:
         )
         meter = EngineMeter(spec, vocab_size=VOCABULARY, log=folder.parent / "engine.log")
         with closing(meter):
+            say(f"engine started, {meter.facts.kv_tokens} KV tokens")
             meter.seconds([(meter.prompt(256), 16) for _ in range(8)])
-            law = session_laws(meter)
+            law = session_laws(meter, options.sweeps)
             say(f"profile {profile_law()}, session {law}")
             truths = {"profile": profile_law(), "session": (law["a"], law["b"], law["c"])}
             for seed in range(options.batches):

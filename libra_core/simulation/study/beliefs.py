@@ -27,6 +27,7 @@ from libra_core.types.forecast import Mode
 from libra_core.types.plan import Plan
 
 _UTILIZATION = 0.9
+_FARTHEST = 3.0
 _ACCURACY, _TAIL_RECALL = 0.7, 0.5
 """What a router recognises, unless the lengths are known: `notes/data.md`, recall of the tail on recorded agents."""
 
@@ -75,17 +76,30 @@ class BelievedTrainer:
         return replace(found, t_train_s=seconds if found.fit.fits else found.t_train_s)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factors:
+    """By how much the planner's times are to be multiplied."""
+
+    decode: float = 1.0
+    train: float = 1.0
+
+    def times(self, decode: float, train: float) -> "Factors":
+        """Never beyond a factor of three, whatever was measured."""
+        bounded = (min(max(value, 1 / _FARTHEST), _FARTHEST) for value in (self.decode * decode, self.train * train))
+        return Factors(decode=next(bounded), train=next(bounded))
+
+
 @dataclass(frozen=True, slots=True)
-class Skewed:
-    """Costs whose errors point in opposite directions, the worst case for a split."""
+class Scaled:
+    """Costs times their factors."""
 
     engines: EngineCosts
     trainer: TrainerCosts
-    error: float
+    factors: Factors
 
     def coefficients(self, tp: int) -> StepCoefficients:
-        law = self.engines.coefficients(tp)
-        return replace(law, a_s=law.a_s * (1 + self.error), b_s=law.b_s * (1 + self.error), c_s=law.c_s * (1 + self.error))
+        law, factor = self.engines.coefficients(tp), self.factors.decode
+        return replace(law, a_s=law.a_s * factor, b_s=law.b_s * factor, c_s=law.c_s * factor)
 
     def kv_tokens(self, tp: int, utilization: float | None = None) -> int:
         return self.engines.kv_tokens(tp, utilization)
@@ -98,7 +112,7 @@ class Skewed:
 
     def estimate(self, shape: TrainingShape, load: TrainingLoad) -> TrainEstimate:
         found = self.trainer.estimate(shape, load)
-        return replace(found, t_train_s=found.t_train_s * (1 - self.error))
+        return replace(found, t_train_s=found.t_train_s * self.factors.train)
 
 
 def costs_of(study: StudyConfig) -> tuple[Costs, ModelShape]:
@@ -117,7 +131,7 @@ def _costs(device_name: str, model_name: str, node: int, truth_path: str | None,
         truth = load_truth(truth_path)
         engines, trainer = BelievedEngines(truth), BelievedTrainer(evaluator, truth)
     if error:
-        skewed = Skewed(engines, trainer, error)
+        skewed = Scaled(engines, trainer, Factors(decode=1 + error, train=1 - error))
         engines, trainer = skewed, skewed
     shape = ModelShape(
         num_layers=model.num_layers,
@@ -128,9 +142,21 @@ def _costs(device_name: str, model_name: str, node: int, truth_path: str | None,
     return Costs(engines=engines, trainer=trainer, moving=TransitionCosts(device, model)), shape
 
 
-def problem(study: StudyConfig, system: SystemConfig, lengths: LengthTable, active: Plan | None = None) -> PlanningProblem:
-    """What this system's planner is asked."""
+NO_CORRECTION = Factors()
+
+
+def problem(
+    study: StudyConfig,
+    system: SystemConfig,
+    lengths: LengthTable,
+    active: Plan | None = None,
+    correction: Factors = NO_CORRECTION,
+) -> PlanningProblem:
+    """What this system's planner is asked, its costs corrected by what it has measured."""
     costs, shape = costs_of(study)
+    if correction != NO_CORRECTION:
+        scaled = Scaled(costs.engines, costs.trainer, correction)
+        costs = Costs(engines=scaled, trainer=scaled, moving=costs.moving)
     colocated = system.mode == "colocated"
     return PlanningProblem(
         cluster=Cluster(num_gpus=study.gpus, gpus_per_node=study.gpus_per_node),

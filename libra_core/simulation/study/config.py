@@ -39,6 +39,8 @@ class SystemConfig(Section):
     router: str | None = None
     """A policy of `libra_core.routing` for mixed fleets; unset: least loaded."""
     replanning: Literal["none", "planner", "idle_ratio"] = "none"
+    corrects: bool = False
+    """With `planner` replanning: believed times are scaled by those that were measured."""
     elastic: bool = False
     """Replicas change sides through the hybrid pool, without rebuilding the trainer."""
     most_calls_first: bool = False

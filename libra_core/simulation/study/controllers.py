@@ -15,7 +15,7 @@ from libra_core.planning.placement import most_engines
 from libra_core.planning.problem import Cluster
 from libra_core.planning.proposals import choose, flips, forecast_of
 from libra_core.planning.training_tree import Cuts, shape_of
-from libra_core.simulation.study.beliefs import costs_of, length_table_of, problem
+from libra_core.simulation.study.beliefs import NO_CORRECTION, Factors, costs_of, length_table_of, problem
 from libra_core.simulation.study.config import StudyConfig, SystemConfig
 from libra_core.simulation.study.splits import Start
 from libra_core.simulation.truth import TransitionTruth
@@ -56,16 +56,22 @@ class Replanner:
     _errors: ErrorBook = field(default_factory=ErrorBook)
     _costs: CostBook | None = None
     _running: Candidate | None = None
+    _correction: Factors = NO_CORRECTION
     _seen_s: float = 0.0
     _seen_version: int = 0
 
     def look(self, world: World) -> None:
         if world.version % self.study.replan_every or len(world.plan.rollout.engines) > 1:
             return
-        asked = problem(self.study, self.system, self._lengths(world), active=world.plan)
+        lengths, running = self._lengths(world), self._running or self.start.candidate
+        asked = problem(self.study, self.system, lengths, active=world.plan, correction=self._correction)
         bench = open_bench(asked, Cuts())
-        running = self._running or self.start.candidate
         current = forecast_of(bench, world.plan, running)
+        if self.system.corrects:
+            self._correction = self._corrected(world, current)
+            asked = problem(self.study, self.system, lengths, active=world.plan, correction=self._correction)
+            bench = open_bench(asked, Cuts())
+            current = forecast_of(bench, world.plan, running)
         self._compare_with_forecast(world, current)
         candidates = [plan_resources(asked).best] + (flips(bench, current) if self.system.elastic else [])
         book = self._costs or CostBook(priors=prior_costs(self.truth, free=self.system.lengths_known))
@@ -123,6 +129,13 @@ class Replanner:
         age = np.repeat(np.maximum(world.version - 1 - steps[groups.min() : groups.max() + 1], 0), size).astype(np.float64)
         age = np.where(np.repeat(steps[groups.min() : groups.max() + 1] < 0, size), 1e3, age)
         return length_table_of(world.trajectories.rows(low, high), age)
+
+    def _corrected(self, world: World, current: Candidate) -> Factors:
+        """Training time and the latency of the slowest trajectory are what a run measures of the two sides at any load."""
+        steps = world.state.steps[max(0, world.version - self.study.replan_every) : world.version]
+        train = float(steps.train_s.mean()) / current.forecast.t_train_s
+        slowest = float(steps.longest_s.mean()) / current.forecast.slowest_trajectory_s
+        return self._correction.times(decode=slowest, train=train)
 
     def _compare_with_forecast(self, world: World, current: Candidate) -> None:
         if self._seen_version:

@@ -13,7 +13,7 @@ from libra_core.simulation.study.compare import compare
 from libra_core.simulation.study.config import StudyConfig, SystemConfig, load_study, load_systems
 from libra_core.simulation.study.run import run_system, workload
 from libra_core.simulation.study.statistics import Pace, ratio
-from libra_core.simulation.truth import load_truth
+from libra_core.simulation.truth import Mismatch, load_truth
 from libra_core.simulation.workload.laws import WorkloadLaw, load_law
 from support.simulation import agents
 
@@ -122,3 +122,13 @@ def test_an_unknown_system_is_refused_with_the_names_there_are() -> None:
 def test_a_fleet_belongs_to_a_fixed_fleet() -> None:
     with pytest.raises(ValueError, match="fleet names the engines"):
         SystemConfig(about="wrong", split="fixed_fleet")
+
+
+def test_a_planner_that_corrects_its_beliefs_survives_wrong_ones() -> None:
+    """Training takes twice as long as it believes; without a correction the first split stays."""
+    study = small(groups_per_step=16, steps=40, seeds=1).model_copy(update={"mismatch": Mismatch(train=2.0)})
+    law, systems = law_of(study, "dapo_math"), load_systems(study)
+    wrong = run_system(study, "wrong", systems["libra_without_correction"], law, 1).summary
+    corrected = run_system(study, "libra", systems["libra"], law, 1).summary
+    assert corrected.train_gpus > wrong.train_gpus
+    assert corrected.tokens_per_s > 1.1 * wrong.tokens_per_s
