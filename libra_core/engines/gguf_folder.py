@@ -20,10 +20,13 @@ def convert_gguf(gguf: Path, folder: Path) -> int:
     """
     import torch
     from safetensors.torch import save_file
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     try:
-        model = AutoModelForCausalLM.from_pretrained(str(gguf.parent), gguf_file=gguf.name, dtype=torch.bfloat16)
+        dense = GgufConfig(dequantize=True)
+        model = AutoModelForCausalLM.from_pretrained(
+            str(gguf.parent), gguf_file=gguf.name, quantization_config=dense, dtype=torch.bfloat16
+        )
         tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
     except (ImportError, ValueError, OSError) as error:
         raise ModelFolderError(f"{gguf} cannot be loaded ({error}); install the extra: pip install 'libra[models]'") from None
