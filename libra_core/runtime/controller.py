@@ -75,7 +75,7 @@ class ClusterControllerActor:
         deadline_s = self._config.training.start_deadline_s
         for group in range(layout.pp * layout.dp):
             placement = await reserve(
-                self._config.backend.kind,
+                self._config.backend.device,
                 bundles=layout.tp,
                 devices_per_bundle=1,
                 name=f"libra/trainer-tp-group-{group}",
@@ -118,7 +118,7 @@ class ClusterControllerActor:
     async def _start_slot(self, number: int, tp: int) -> StartedEngine:
         engine_id = EngineId(f"engine-{number}")
         placement = await reserve(
-            self._config.backend.kind,
+            self._config.backend.device,
             bundles=1,
             devices_per_bundle=tp,
             name=f"libra/{engine_id}",
