@@ -41,8 +41,14 @@ config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True)
 docs_app = typer.Typer(help="Documentation made from the code.", no_args_is_help=True)
 verify_app = typer.Typer(help="Checks that two computations agree.", no_args_is_help=True)
 costs_app = typer.Typer(help="The cost evaluator.", no_args_is_help=True)
+data_app = typer.Typer(help="Data sets of the workloads.", no_args_is_help=True)
+env_app = typer.Typer(help="Workloads without a model.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(costs_app, name="costs")
+model_app = typer.Typer(help="Small real models.", no_args_is_help=True)
+app.add_typer(model_app, name="model")
+app.add_typer(data_app, name="data")
+app.add_typer(env_app, name="env")
 app.add_typer(docs_app, name="docs")
 app.add_typer(verify_app, name="verify")
 
@@ -81,6 +87,27 @@ def plan(
     from flows.plan import run_plan
 
     run_plan(config, overrides or [], history=history, as_json=as_json, explain=explain)
+
+
+@app.command("route-eval")
+@in_sentences
+def route_eval(
+    files: Annotated[list[Path], typer.Argument(help="Recorded trajectories, one data set a file (JSONL, also gzipped).")],
+    policy: Annotated[list[str] | None, typer.Option(help="Only this policy. Repeatable.")] = None,
+    buckets: Annotated[str | None, typer.Option(help="Limits: tokens (4000,12000) or quantiles (P50,P80,P95).")] = None,
+    prompts: Annotated[Path | None, typer.Option(help="JSONL with the text of tasks, for the embedding.")] = None,
+    epochs: Annotated[int, typer.Option(help="Visits of each prompt in GRPO-like order.")] = 2,
+    shuffles: Annotated[int, typer.Option(help="GRPO-like orders to average over.")] = 5,
+    figure: Annotated[Path | None, typer.Option(help="Draw the regrets to this file (png, svg, pdf).")] = None,
+    start: Annotated[str, typer.Option(help="Where a trajectory begins: smallest or predicted bucket.")] = "predicted",
+    seed: int = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Replay recorded trajectories through routing policies; every one is routed before it is learnt from."""
+    from flows.route_eval import run_route_eval, settings_of
+
+    settings = settings_of(policy or [], buckets, epochs=epochs, shuffles=shuffles, start=start, seed=seed)
+    run_route_eval(files, settings, prompts=prompts, figure=figure, as_json=as_json)
 
 
 @app.command()
@@ -196,6 +223,50 @@ def costs_validate(
     from flows.costs import run_validate
 
     run_validate(profile, data, as_json=as_json)
+
+
+@data_app.command("prepare")
+@in_sentences
+def data_prepare(
+    workload: Annotated[str, typer.Argument(help="search_r1, r2e_gym or dapo_math.")],
+    source: Annotated[list[Path] | None, typer.Option(help="File of the public data set. Repeatable.")] = None,
+    corpus: Annotated[Path | None, typer.Option(help="Passages of search_r1, to be indexed.")] = None,
+    folder: Annotated[Path, typer.Option(help="Where data and manifest are kept.")] = Path("runs/data"),
+    as_json: JsonOption = False,
+) -> None:
+    """Check files and keep them with checksums; without a source, make the workload's embedded tasks."""
+    from flows.environments import run_data_prepare
+
+    run_data_prepare(workload, sources=source or [], corpus=corpus, folder=folder, as_json=as_json)
+
+
+@model_app.command("fetch")
+@in_sentences
+def model_fetch(
+    name: Annotated[str, typer.Argument(help="smollm2-135m.")],
+    folder: Annotated[Path, typer.Option(help="Where model folders are kept.")] = Path("runs/models"),
+    as_json: JsonOption = False,
+) -> None:
+    """Download a small real model and write it as an HF folder for `model.path`."""
+    from flows.models import run_model_fetch
+
+    run_model_fetch(name, folder=folder, as_json=as_json)
+
+
+@env_app.command("check")
+@in_sentences
+def env_check(
+    workload: Annotated[str, typer.Argument(help="search_r1, r2e_gym, dapo_math, or the YAML file of a run.")],
+    overrides: SetOption = None,
+    agent: Annotated[str, typer.Option(help="scripted, random or garbage.")] = "scripted",
+    episodes: Annotated[int, typer.Option(min=1)] = 200,
+    at_once: Annotated[int, typer.Option(min=1, help="Episodes open at the same time.")] = 64,
+    as_json: JsonOption = False,
+) -> None:
+    """Play episodes with an agent that needs no model; print success, tool calls and timings."""
+    from flows.environments import run_env_check
+
+    run_env_check(workload, overrides or [], agent=agent, episodes=episodes, at_once=at_once, as_json=as_json)
 
 
 @config_app.command("show")

@@ -50,7 +50,7 @@ def prepare_policy(config: LibraConfig, report: Report) -> Path:
     """The configured HF folder, or the tiny policy from the cache: warm-started for a task, else with random weights."""
     if config.model.path is not None:
         return Path(config.model.path)
-    if config.workload.kind == "synthetic":
+    if config.workload.kind != "search_r1":
         from libra_core.engines.warm_start.untaught import ensure_untaught_policy
 
         return ensure_untaught_policy(config)

@@ -41,6 +41,24 @@ class TrainerLostError(LibraError):
     exit_code = 3
 
 
+class ElasticError(LibraError):
+    """The side channel between the core and a hybrid replica broke or was refused; the core goes on, the replica joins anew."""
+
+    exit_code = 3
+
+
+class SandboxLostError(LibraError):
+    """A sandbox failed on its own account; whatever ran in it says nothing about the policy."""
+
+    exit_code = 3
+
+
+class RetrieverError(LibraError):
+    """A retriever is down, slow or answers what it should not; the search says nothing about the policy."""
+
+    exit_code = 3
+
+
 class NumericsError(LibraError):
     """Two computations that must agree do not: silent mismatch between sampler and trainer, or a failed check."""
 

@@ -6,6 +6,7 @@ from libra_core.config.base import Section
 from libra_core.config.model import ModelConfig
 from libra_core.config.planner import PlannerConfig
 from libra_core.config.rollout import RolloutConfig
+from libra_core.config.routing import RoutingConfig
 from libra_core.config.runtime import BackendConfig, OrchestrationConfig, RunConfig, TrackingConfig
 from libra_core.config.simulation import SimulationConfig
 from libra_core.config.training import PublicationConfig, TrainingConfig
@@ -21,6 +22,7 @@ class LibraConfig(Section):
     model: ModelConfig = ModelConfig()
     workload: WorkloadConfig = SearchR1Config()
     rollout: RolloutConfig = RolloutConfig()
+    routing: RoutingConfig = RoutingConfig()
     training: TrainingConfig = TrainingConfig()
     publication: PublicationConfig = PublicationConfig()
     orchestration: OrchestrationConfig = OrchestrationConfig()
@@ -43,6 +45,18 @@ class LibraConfig(Section):
         """Whether steps are streamed."""
         asked = self.training.streamed
         return self.rollout.mode == "asynchronous" if asked is None else asked
+
+    @model_validator(mode="after")
+    def _a_limit_per_bucket(self) -> "LibraConfig":
+        buckets = len({group.tp for group in self.rollout.engines})
+        for name in ("limits_tokens", "limit_quantiles"):
+            given = getattr(self.routing, name)
+            if given is not None and len(given) != buckets - 1:
+                raise ValueError(
+                    f"routing.{name} has {len(given)} values, but rollout.engines has {buckets} different tp and the last of "
+                    f"their buckets has no limit; give {buckets - 1}"
+                )
+        return self
 
     @model_validator(mode="after")
     def _colocation_is_possible(self) -> "LibraConfig":

@@ -55,7 +55,7 @@ class RolloutConfig(Section):
     tool_deadline_s: float = Field(default=20.0, gt=0)
     """A tool that gives no answer within this time is answered for with status `timeout`."""
     tool_threads: int = Field(default=64, ge=1)
-    """Tool calls that run at once, over all trajectories; more wait, and their deadline runs meanwhile."""
+    """Threads for tools that block, such as a local index, over all trajectories; more wait, and their deadline runs meanwhile."""
     score_deadline_s: float = Field(default=60.0, gt=0)
     """A trajectory that is not scored within this time counts as failed, never as reward 0."""
     batch_deadline_s: float = Field(default=600.0, gt=0)

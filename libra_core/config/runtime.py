@@ -19,12 +19,6 @@ class BackendConfig(Section):
     min_free_memory_gib: float = Field(default=6.0, ge=0)
     """A start with less free memory is refused (CPU backend)."""
 
-    @property
-    def device(self) -> Literal["cpu", "gpu"]:
-        """Of a real backend; a simulated one starts no actor that would ask."""
-        assert self.kind != "simulated"
-        return self.kind
-
 
 class OrchestrationConfig(Section):
     """Prefect."""

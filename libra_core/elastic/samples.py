@@ -36,6 +36,14 @@ class SampleBook:
             self.waiting.remove(sample)
             self.leased[sample] = lease
 
+    def take_back(self, step: int, slot: int) -> tuple[int, ...]:
+        """What a lost replica held waits again, in time to be leased to the core in the same step."""
+        back = tuple(sample for sample, lease in self.leased.items() if (lease.step, lease.slot) == (step, slot))
+        for sample in back:
+            del self.leased[sample]
+        self.waiting[:0] = back
+        return back
+
     def settle(self, step: int, counted: Mapping[int, int]) -> tuple[int, ...]:
         """Close a step whose gradient holds the core's samples and those of `counted`, slot to epoch.
 

@@ -4,16 +4,55 @@ Homogeneous fleets only; a mixed fleet that runs has no moves here.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from libra_core.errors import ConfigError
-from libra_core.planning.candidates import Bench, Choice, candidate_of, options_of
-from libra_core.planning.decision import Look, PastLooks, ReplanPolicy, decide
+from libra_core.planning.candidates import Bench, Choice, candidate_of, open_bench, options_of
+from libra_core.planning.decision import Look, PastLooks, ReplanPolicy, decide, tier_of
+from libra_core.planning.experience import CostBook, ErrorBook
+from libra_core.planning.joint_search import plan_resources
 from libra_core.planning.objective import solve
-from libra_core.planning.training_tree import TrainLeaf, shape_of
+from libra_core.planning.problem import PlanningProblem
+from libra_core.planning.training_tree import Cuts, TrainLeaf, shape_of
 from libra_core.types.decision import Decision, Verdict
 from libra_core.types.forecast import Candidate
 from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
+from libra_core.types.transition import TransitionCost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What a look needs besides the problem."""
+
+    step: int
+    steps_left: int
+    costs: CostBook
+    errors: ErrorBook
+    grounding: str = "datasheet"
+
+
+def propose(problem: PlanningProblem, current: Candidate, standing: Standing) -> list[Look]:
+    """The running plan under the problem's profile, against every flip of its hybrids and against the best plan of the search.
+
+    Raises:
+        ConfigError: the running plan's fleet is mixed.
+        ResourceError: nothing is feasible.
+    """
+    asked = replace(problem, active=current.plan)
+    bench = open_bench(asked, Cuts())
+    now = forecast_of(bench, current.plan, current)
+    return [
+        Look(
+            step=standing.step,
+            steps_left=standing.steps_left,
+            current=now,
+            candidate=other,
+            cost=standing.costs.expected(tier) if (tier := tier_of(now.plan, other.plan)) else TransitionCost(),
+            forecast_error=standing.errors.error,
+            grounding=standing.grounding,
+        )
+        for other in (*flips(bench, now), plan_resources(asked).best)
+    ]
 
 
 def at_work(plan: Plan) -> tuple[TrainLayout, RolloutLayout]:
@@ -38,6 +77,8 @@ def at_work(plan: Plan) -> tuple[TrainLayout, RolloutLayout]:
 def forecast_of(bench: Bench, plan: Plan, like: Candidate) -> Candidate:
     """The plan run in the way of `like`, under the bench's lengths and costs."""
     layout, rollout = at_work(plan)
+    if len(rollout.engines) != 1:
+        raise ConfigError(f"engines {dict(rollout.engines)} of several degrees have no forecast here; keep or replan by hand")
     shape = shape_of(layout)
     estimate = bench.problem.costs.trainer.estimate(shape, bench.load)
     leaf = TrainLeaf(

@@ -50,6 +50,8 @@ class TurnContext:
     sample_index: int = 0
     generated_tokens: int = 0
     """Sampled by the policy so far, over all turns."""
+    prepared: EngineId | None = None
+    """Another engine that has computed the context ahead, while a tool ran."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

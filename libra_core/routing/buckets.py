@@ -9,6 +9,12 @@ from libra_core.errors import ConfigError
 
 QUANTILES = (0.5, 0.8, 0.95)
 """Where lengths are cut when nothing else is known."""
+_USUAL: dict[int, tuple[float, ...]] = {1: (), 2: (0.8,), 3: (0.5, 0.9), 4: QUANTILES}
+
+
+def usual_quantiles(buckets: int) -> tuple[float, ...]:
+    """Cuts for that many buckets: most trajectories are short, and the tail is what waits."""
+    return _USUAL.get(buckets) or tuple(step / buckets for step in range(1, buckets))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

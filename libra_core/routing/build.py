@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from libra_core.errors import ConfigError
 from libra_core.ports.routing import RoutingPolicy
@@ -19,6 +20,14 @@ from libra_core.routing.presorted import Presorted
 from libra_core.routing.sticky import Sticky
 from libra_core.routing.tool_priority import ToolPriority
 from libra_core.types.ids import TrajectoryId
+
+
+class Policy(RoutingPolicy, Protocol):
+    """A routing policy whose buckets may follow the lengths."""
+
+    def retune(self, buckets: Buckets, costs: RoutingCosts) -> None:
+        """Other limits and prices from here on, for the same degrees."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,19 +53,19 @@ class RouterSetup:
         return PrefixTree() if self.tree is None else self.tree
 
 
-def _embedding(setup: RouterSetup) -> RoutingPolicy:
+def _embedding(setup: RouterSetup) -> Policy:
     if setup.embed is None:
         raise ConfigError("the embedding router needs a sentence model; none was given")
     return Embedding(setup.buckets, setup.embed, seed=setup.seed)
 
 
-def _oracle(setup: RouterSetup) -> RoutingPolicy:
+def _oracle(setup: RouterSetup) -> Policy:
     if setup.total_tokens is None:
         raise ConfigError("the oracle router must be told the totals beforehand; only simulations and evaluations can")
     return Oracle(setup.buckets, setup.total_tokens, seed=setup.seed)
 
 
-_BUILDERS: dict[str, Callable[[RouterSetup], RoutingPolicy]] = {
+_BUILDERS: dict[str, Callable[[RouterSetup], Policy]] = {
     "expected_cost": lambda s: ExpectedCost(s.buckets, s.costs, s.own_tree, start=s.start, hysteresis=s.hysteresis, seed=s.seed),
     "mean_p90": lambda s: MeanP90(s.buckets, s.own_tree, start=s.start, seed=s.seed),
     "most_likely": lambda s: MostLikely(s.buckets, s.own_tree, start=s.start, seed=s.seed),
@@ -72,7 +81,7 @@ POLICIES = tuple(_BUILDERS)
 """The first three are C-MLFQ: they read the prefix tree. `cmlfq` is another name of the first."""
 
 
-def build_policy(name: str, setup: RouterSetup) -> RoutingPolicy:
+def build_policy(name: str, setup: RouterSetup) -> Policy:
     """Raises `ConfigError` for an unknown name, and for one whose needs `setup` lacks."""
     builder = _BUILDERS.get("expected_cost" if name == "cmlfq" else name)
     if builder is None:

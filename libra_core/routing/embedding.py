@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from libra_core.ports.routing import EngineLoad, FinishedTrajectory, TurnContext
 from libra_core.routing.buckets import Buckets
+from libra_core.routing.costs import RoutingCosts
 from libra_core.routing.placement import Placement, bucket_of
 from libra_core.routing.tree_reader import ENOUGH
 from libra_core.types.ids import EngineId, TrajectoryId
@@ -70,6 +71,9 @@ class Embedding:
 
     def forget(self, trajectory_id: TrajectoryId) -> None:
         """Nothing is kept per trajectory."""
+
+    def retune(self, buckets: Buckets, costs: RoutingCosts) -> None:
+        self.buckets = buckets
 
     def _features(self, text: str) -> Vector:
         """The embedding and a constant; recent prompts are kept."""

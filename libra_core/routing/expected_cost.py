@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from libra_core.ports.routing import EngineLoad, FinishedTrajectory, TurnContext
 from libra_core.routing.buckets import Buckets
 from libra_core.routing.costs import RoutingCosts
-from libra_core.routing.placement import Placement, bucket_of, is_full
+from libra_core.routing.placement import Placement
 from libra_core.routing.prefix_tree import PrefixTree
 from libra_core.routing.residual import Residual
 from libra_core.routing.sketch import CENTRES
@@ -24,11 +24,13 @@ from libra_core.types.ids import EngineId, TrajectoryId
 
 _STEPS_PER_OCTAVE = 8
 _CACHED_TABLES = 512
+_FULL_STEP = 2.0
+"""What a full engine's step takes beyond an empty one's, relative to that: 0.9 (TP1) to 4.6 (TP4) by the laws in `costs`."""
 Start = Literal["smallest", "predicted"]
 
 
 class ExpectedCost:
-    """Knows loads only as slowdown: an engine with more trajectories than slots is slower by their ratio."""
+    """Knows loads only as slowdown: how much longer an engine's step takes than on the fleet on the whole."""
 
     def __init__(
         self, buckets: Buckets, costs: RoutingCosts, tree: PrefixTree, *, start: Start, hysteresis: float, seed: int
@@ -38,26 +40,18 @@ class ExpectedCost:
         self._start: Start = start
         self._hysteresis = hysteresis
         self._placement = Placement(seed)
-        self._tables: dict[int, NDArray[np.float64]] = {}
+        self._tables: dict[int, NDArray[np.float32]] = {}
         self._costs = costs
-
-    @property
-    def costs(self) -> RoutingCosts:
-        return self._costs
-
-    @costs.setter
-    def costs(self, costs: RoutingCosts) -> None:
-        """For new bucket limits, together with `buckets`."""
-        self._costs = costs
-        self._tables.clear()
 
     def choose(self, turn: TurnContext, engines: Sequence[EngineLoad]) -> EngineId:
-        home = bucket_of(turn.current, engines)
+        home, slowdowns = _survey(engines, turn.current)
         residual = self.reader.residual(turn)
         if residual.evidence < ENOUGH or (home is None and self._start == "smallest" and not turn.tool_returns):
-            target = 0 if home is None else home
+            target = 0 if home is None else home.bucket
         else:
-            target = self._cheapest(turn, home, residual, engines)
+            target = self._cheapest(turn, home, residual, slowdowns)
+        if home is not None and target == home.bucket:
+            return home.engine_id
         return self._placement.in_bucket(target, turn.current, engines).engine_id
 
     def learn(self, finished: FinishedTrajectory) -> None:
@@ -66,23 +60,30 @@ class ExpectedCost:
     def forget(self, trajectory_id: TrajectoryId) -> None:
         self.reader.forget(trajectory_id)
 
-    def _cheapest(self, turn: TurnContext, home: int | None, residual: Residual, engines: Sequence[EngineLoad]) -> int:
-        decode_s: list[float] = (self._table(turn.generated_tokens) @ residual.shares).tolist()
-        slowdowns = _slowdowns(engines, turn.current)
+    def retune(self, buckets: Buckets, costs: RoutingCosts) -> None:
+        self.buckets, self._costs = buckets, costs
+        self._tables.clear()
+
+    def _cheapest(self, turn: TurnContext, home: EngineLoad | None, residual: Residual, slowdowns: dict[int, float]) -> int:
+        decode_s: list[float] = np.dot(self._table(turn.generated_tokens), residual.shares).tolist()
         if home is None:
             return min(slowdowns, key=lambda bucket: decode_s[bucket] * slowdowns[bucket])
-        stay_s = decode_s[home] * slowdowns[home]
-        best, best_gain_s = home, 0.0
+        best, best_gain_s = home.bucket, 0.0
+        plain_s = decode_s[best]
+        stay_s = plain_s * slowdowns[best]
         for bucket, slowdown in slowdowns.items():
-            if bucket == home:
+            # loads pass, lengths stay: a move must pay at equal loads as well as at those of the moment
+            there_s = decode_s[bucket]
+            gain_s = min(plain_s - there_s, stay_s - there_s * slowdown)
+            if gain_s <= best_gain_s:
                 continue
             move_s = self._costs.move_s(bucket, turn.context_tokens)
-            gain_s = stay_s - decode_s[bucket] * slowdown - move_s
+            gain_s -= move_s
             if gain_s > best_gain_s and gain_s > self._hysteresis * move_s:
                 best, best_gain_s = bucket, gain_s
         return best
 
-    def _table(self, generated_tokens: int) -> NDArray[np.float64]:
+    def _table(self, generated_tokens: int) -> NDArray[np.float32]:
         """`[buckets, BINS]` seconds to generate each bin's count; kept per eighth of an octave of what is generated already."""
         key = int(_STEPS_PER_OCTAVE * math.log2(generated_tokens + _STEPS_PER_OCTAVE))
         table = self._tables.get(key)
@@ -92,19 +93,36 @@ class ExpectedCost:
             rows = [
                 [self._costs.decode_s(bucket, generated_tokens, rest) for rest in CENTRES] for bucket in range(len(self.buckets))
             ]
-            table = self._tables[key] = np.array(rows)
+            table = self._tables[key] = np.array(rows, np.float32)
         return table
 
 
-def _slowdowns(engines: Sequence[EngineLoad], current: EngineId | None) -> dict[int, float]:
-    """By bucket that has a place: how much slower its best engine decodes for want of slots, 1 where there are enough."""
-    found: dict[int, float] = {}
+def _survey(engines: Sequence[EngineLoad], current: EngineId | None) -> tuple[EngineLoad | None, dict[int, float]]:
+    """The trajectory's engine if it is there; and by bucket that has a place, the decode step of its emptiest engine relative to
+    one that is as full as the fleet on the whole. An engine without a capacity counts as that full."""
     home: EngineLoad | None = None
+    emptiest: dict[int, float] = {}
+    unbounded: list[int] = []
+    places = held = 0
     for engine in engines:
+        capacity, load, bucket = engine.capacity, engine.in_flight, engine.bucket
         if engine.engine_id == current:
             home = engine
-        elif engine.bucket not in found and not is_full(engine):
-            found[engine.bucket] = 1.0
-    if home is not None:
-        found[home.bucket] = 1.0 if home.capacity is None else max(1.0, home.in_flight / home.capacity)
-    return found or {engine.bucket: 1.0 for engine in engines}
+        if not capacity:
+            unbounded.append(bucket)
+            continue
+        places += capacity
+        held += load
+        if load < capacity and engine is not home:
+            known = emptiest.get(bucket)
+            if known is None or load < known * capacity:
+                emptiest[bucket] = load / capacity
+    usual = held / places if places else 0.0
+    for bucket in unbounded:
+        emptiest[bucket] = min(usual, emptiest.get(bucket, usual))
+    if home is not None and home.capacity:
+        emptiest[home.bucket] = home.in_flight / home.capacity
+    if not emptiest:
+        return home, {engine.bucket: 1.0 for engine in engines}
+    even = 1.0 + _FULL_STEP * usual
+    return home, {bucket: (1.0 + _FULL_STEP * fill) / even for bucket, fill in emptiest.items()}

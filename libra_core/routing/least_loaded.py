@@ -3,11 +3,12 @@
 import random
 from collections.abc import Sequence
 
-from libra_core.ports.routing import EngineLoad, FinishedTrajectory, TurnContext
-from libra_core.types.ids import EngineId, TrajectoryId
+from libra_core.ports.routing import EngineLoad, TurnContext
+from libra_core.routing.stateless import Stateless
+from libra_core.types.ids import EngineId
 
 
-class LeastLoaded:
+class LeastLoaded(Stateless):
     """Per GPU, the engine with the fewest trajectories; ties at random, so that restarts do not favour engine 0.
 
     A trajectory keeps its engine, whose prefix cache holds its context, unless another one holds at least
@@ -25,12 +26,6 @@ class LeastLoaded:
             if engine.engine_id == turn.current and _load(engine) - lowest < self._move_margin:
                 return engine.engine_id
         return self._random.choice([engine.engine_id for engine in engines if _load(engine) == lowest])
-
-    def learn(self, finished: FinishedTrajectory) -> None:
-        """Lengths do not matter to it."""
-
-    def forget(self, trajectory_id: TrajectoryId) -> None:
-        """Nothing is kept per trajectory."""
 
 
 def _load(engine: EngineLoad) -> float:

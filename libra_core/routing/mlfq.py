@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 
-from libra_core.ports.routing import EngineLoad, FinishedTrajectory, TurnContext
+from libra_core.ports.routing import EngineLoad, TurnContext
 from libra_core.routing.buckets import Buckets
+from libra_core.routing.costs import RoutingCosts
 from libra_core.routing.placement import Placement, bucket_of
-from libra_core.types.ids import EngineId, TrajectoryId
+from libra_core.routing.stateless import Stateless
+from libra_core.types.ids import EngineId
 
 
-class Mlfq:
+class Mlfq(Stateless):
     """Predicts nothing: it moves when the length is there already. Two overrun limits at once are one move."""
 
     def __init__(self, buckets: Buckets, *, seed: int) -> None:
@@ -20,8 +22,5 @@ class Mlfq:
         reached = self.buckets.of(turn.generated_tokens)
         return self._placement.in_bucket(max(home or 0, reached), turn.current, engines).engine_id
 
-    def learn(self, finished: FinishedTrajectory) -> None:
-        """It has no memory."""
-
-    def forget(self, trajectory_id: TrajectoryId) -> None:
-        """Nothing is kept per trajectory."""
+    def retune(self, buckets: Buckets, costs: RoutingCosts) -> None:
+        self.buckets = buckets

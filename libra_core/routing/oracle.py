@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Sequence
 
-from libra_core.ports.routing import EngineLoad, FinishedTrajectory, TurnContext
+from libra_core.ports.routing import EngineLoad, TurnContext
 from libra_core.routing.buckets import Buckets
+from libra_core.routing.costs import RoutingCosts
 from libra_core.routing.placement import Placement
+from libra_core.routing.stateless import Stateless
 from libra_core.types.ids import EngineId, TrajectoryId
 
 
-class Oracle:
+class Oracle(Stateless):
     """`total_tokens` tells the generated tokens of a trajectory that has not ended yet; only simulations can."""
 
     def __init__(self, buckets: Buckets, total_tokens: Callable[[TrajectoryId], int], *, seed: int) -> None:
@@ -20,8 +22,5 @@ class Oracle:
         target = self.buckets.of(self._total_tokens(turn.trajectory_id))
         return self._placement.in_bucket(target, turn.current, engines).engine_id
 
-    def learn(self, finished: FinishedTrajectory) -> None:
-        """It knows already."""
-
-    def forget(self, trajectory_id: TrajectoryId) -> None:
-        """Nothing is kept per trajectory."""
+    def retune(self, buckets: Buckets, costs: RoutingCosts) -> None:
+        self.buckets = buckets

@@ -2,8 +2,7 @@
 
 Two trees of one shape share a table: one over all prompts, and one per prompt. Below each root hang the states by number of
 finished turns, below those the states by turn and last tool return, and below the first turn the states by all tool returns in
-order. A state's own histogram is blended with those of the coarser states before it, `(n·own + k·coarser) / (n + k)` with n
-visits, from the most general one (all prompts, any turn) to the most particular one (this prompt, these returns).
+order. `blending` makes one distribution of the states that describe a trajectory.
 
 Forgetting is by forward decay (Cormode et al., 2009): a later trajectory weighs more, `2^(i / half_life)`, and only the ratios of
 weights matter, so nothing has to be touched when time passes.
@@ -15,6 +14,8 @@ import numpy as np
 
 from libra_core.errors import ConfigError
 from libra_core.ports.routing import FinishedTrajectory
+from libra_core.routing.agreement import PRIOR_RATIO, PromptAgreement
+from libra_core.routing.blending import blend_states
 from libra_core.routing.events import EventLabels
 from libra_core.routing.node_table import LABEL_BITS, TOKENS, WEIGHT, NodeTable
 from libra_core.routing.residual import Residual
@@ -31,8 +32,6 @@ _EXACT_TURNS = 24
 _PRIOR_VISITS = 1.0
 _HEAVIEST_UNIT = 2.0**20
 _KEPT_SHARE = 0.75
-_SAME = 0.999
-"""A state that holds this share of the visits of the coarser one before it says nothing new."""
 
 
 def turn_label(turns: int) -> int:
@@ -70,11 +69,13 @@ class PrefixTree:
         self.events = EventLabels(self.settings)
         self.table = NodeTable()
         self.roots: dict[PromptId, int] = {}
+        self.agreement = PromptAgreement()
         self.learnt = 0
         """Finished trajectories seen so far, merged ones included."""
         self.unit = 1.0
         """Weight of the next trajectory."""
         self._epoch = 0
+        self._shrinkage = (self.settings.global_shrinkage, self.settings.prompt_shrinkage[1:])
         self._growth = 1.0 if self.settings.half_life is None else 2.0 ** (1.0 / self.settings.half_life)
         assert self.table.add_root() == PRIOR
         assert self.table.add_root() == ROOT
@@ -101,11 +102,10 @@ class PrefixTree:
             ids.append(root)
             visits.append(self.settings.prompt_shrinkage[0])
             self._collect(cursor, 1, root, ids, visits)
-        rows = self.table.rows[ids]
-        weights = rows[:, WEIGHT].tolist()
-        blend = _blend(weights, visits, self.unit, (own_from, own_from + 1)) @ rows
-        own = weights[own_from] / self.unit if root is not None else 0.0
-        return Residual(blend[:BINS], float(blend[TOKENS]), weights[1] / self.unit, own)
+        rows = self.table.rows.take(ids, 0)
+        unit = self.unit
+        shares, mean, weights = blend_states(rows, visits, own_from, (unit, unit * self.agreement.ratio / PRIOR_RATIO))
+        return Residual(shares, mean, weights[1] / unit, 0.0 if root is None else weights[own_from] / unit)
 
     def learn(self, finished: FinishedTrajectory) -> None:
         """One visit of every state that the trajectory went through; evicts when the table is full."""
@@ -122,6 +122,7 @@ class PrefixTree:
         label = self.events.label
         labels = [label(outcome) for outcome in finished.tool_returns[: turns - 1]]
         own = self.roots.get(finished.prompt_id)
+        self.agreement.learn(finished.generated_tokens, None if own is None else self._mean_of(own))
         if own is None:
             own = self.roots[finished.prompt_id] = self.table.add_root()
         ids, turn_of = [ROOT] * turns + [own] * turns, [*range(turns), *range(turns)]
@@ -156,12 +157,13 @@ class PrefixTree:
             ids.append(self.table.child(ids[key >> LABEL_BITS], label if label >= _TURN else relabelled[label]))
         self.table.add_rows(ids[ROOT:], other.table.rows[ROOT : len(other.table)] * (self.unit / other.unit))
         self.learnt += other.learnt
+        self.agreement.merge(other.agreement)
         self._evict_if_full()
 
     def _collect(self, cursor: Cursor, which: int, root: int, ids: list[int], visits: list[float]) -> list[int]:
         """Append the known states of one tree that describe the cursor's place, coarse to fine; returns `ids`."""
         children, labels = self.table.children, cursor.labels
-        shrinkage = self.settings.prompt_shrinkage[1:] if which else self.settings.global_shrinkage
+        shrinkage = self._shrinkage[which]
         turns = len(labels)
         turn = children.get(root << LABEL_BITS | turn_label(turns))
         if turn is None:
@@ -229,6 +231,10 @@ class PrefixTree:
                 ids += (state, last, path)
                 turn_of += (turn, turn, turn)
 
+    def _mean_of(self, node: int) -> float | None:
+        weight = float(self.table.rows[node, WEIGHT])
+        return float(self.table.rows[node, TOKENS]) / weight if weight > 0 else None
+
     def _pass_time(self) -> None:
         self.learnt += 1
         self.unit *= self._growth
@@ -249,22 +255,3 @@ class PrefixTree:
         fresh = self.table.keep_heaviest(int(_KEPT_SHARE * self.settings.max_nodes), (PRIOR, ROOT))
         self.roots = {prompt: int(fresh[node]) for prompt, node in self.roots.items() if fresh[node] >= 0}
         self._epoch += 1
-
-
-def _blend(weights: list[float], visits: list[float], unit: float, no_parent: tuple[int, int]) -> list[float]:
-    """Factor of each row, coarse to fine, so that the blend of the rows has weight 1.
-
-    A state that has the same visits as its parent before it says the same and is passed over. The first three rows, and those
-    at `no_parent`, follow rows that are not their parents in this sense.
-    """
-    factors = [0.0] * len(weights)
-    left = 1.0
-    for index in range(len(weights) - 1, 0, -1):
-        weight = weights[index]
-        if weight <= 0 or (index > 2 and weight >= _SAME * weights[index - 1] and index not in no_parent):
-            continue
-        share = weight / (weight + visits[index] * unit)
-        factors[index] = left * share / weight
-        left *= 1.0 - share
-    factors[0] = left
-    return factors

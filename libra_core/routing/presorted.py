@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from libra_core.ports.routing import EngineLoad, FinishedTrajectory, TurnContext
 from libra_core.routing.buckets import Buckets
+from libra_core.routing.costs import RoutingCosts
 from libra_core.routing.placement import Placement, bucket_of
 from libra_core.routing.ranks import LiveRanks
 from libra_core.types.ids import EngineId, PromptId, TrajectoryId
@@ -40,3 +41,6 @@ class Presorted:
 
     def forget(self, trajectory_id: TrajectoryId) -> None:
         self._ranks.drop(trajectory_id)
+
+    def retune(self, buckets: Buckets, costs: RoutingCosts) -> None:
+        self._ranks.buckets = buckets

@@ -10,7 +10,7 @@ class LiveRanks:
     """Scores of live trajectories; buckets take shares of the ranks as finished lengths fell into them so far."""
 
     def __init__(self, buckets: Buckets) -> None:
-        self._buckets = buckets
+        self.buckets = buckets
         self._finished = [1] * len(buckets)
         """One each beforehand, so that no bucket is closed."""
         self._scores: dict[TrajectoryId, float] = {}
@@ -32,7 +32,7 @@ class LiveRanks:
 
     def finish(self, trajectory_id: TrajectoryId, generated_tokens: int) -> None:
         self.drop(trajectory_id)
-        self._finished[self._buckets.of(generated_tokens)] += 1
+        self._finished[self.buckets.of(generated_tokens)] += 1
 
     def drop(self, trajectory_id: TrajectoryId) -> None:
         score = self._scores.pop(trajectory_id, None)

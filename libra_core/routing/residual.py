@@ -1,6 +1,6 @@
 """A distribution of remaining generated tokens."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 from libra_core.routing.sketch import quantile
 
 
-@dataclass(frozen=True, slots=True)
-class Residual:
+class Residual(NamedTuple):
     """Shares `[BINS]` over the fixed bins of `sketch`, which sum to 1, with the exact mean."""
 
     shares: NDArray[np.float32]

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
-from libra_core.ports.routing import EngineLoad, FinishedTrajectory, TurnContext
+from libra_core.ports.routing import EngineLoad, TurnContext
 from libra_core.routing.placement import Placement, bucket_of
-from libra_core.types.ids import EngineId, TrajectoryId
+from libra_core.routing.stateless import Stateless
+from libra_core.types.ids import EngineId
 
 
-class Sticky:
+class Sticky(Stateless):
     """Moves only when its engine is lost."""
 
     def __init__(self, *, seed: int) -> None:
@@ -17,9 +18,3 @@ class Sticky:
         if turn.current is not None and bucket_of(turn.current, engines) is not None:
             return turn.current
         return self._placement.least_loaded(engines).engine_id
-
-    def learn(self, finished: FinishedTrajectory) -> None:
-        """Lengths do not matter to it."""
-
-    def forget(self, trajectory_id: TrajectoryId) -> None:
-        """Nothing is kept per trajectory."""

@@ -4,12 +4,14 @@ import hashlib
 import io
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from libra_core.errors import CheckpointError
+from libra_core.routing.agreement import PromptAgreement
 from libra_core.routing.node_table import WIDTH
 from libra_core.routing.prefix_tree import PrefixTree
 from libra_core.routing.tree_settings import TreeSettings, settings_of
@@ -41,6 +43,7 @@ def encode_tree(tree: PrefixTree) -> bytes:
     )
     payload = arrays.getvalue()
     facts = {"settings": tree.settings.facts(), "learnt": tree.learnt, "unit": tree.unit, "events": tree.events.kinds()}
+    facts["agreement"] = asdict(tree.agreement)
     sealed = json.dumps(facts).encode() + b"\n" + payload
     header = {"format": FORMAT, "version": VERSION, "sha256": hashlib.sha256(sealed).hexdigest()}
     return json.dumps(header).encode() + b"\n" + sealed
@@ -116,6 +119,7 @@ def _decode(facts: dict[str, Any], payload: bytes) -> PrefixTree:
     tree.table.restore(rows, keys.tolist())
     tree.roots = {PromptId(prompt): node for prompt, node in prompts}
     tree.learnt, tree.unit = facts["learnt"], facts["unit"]
+    tree.agreement = PromptAgreement(**facts["agreement"])
     for kind in facts["events"]:
         tree.events.of_kind((kind[0], kind[1], kind[2]))
     return tree

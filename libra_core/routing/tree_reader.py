@@ -22,8 +22,9 @@ class TreeReader:
         if cursor is None:
             cursor = self._cursors[turn.trajectory_id] = self.tree.start(turn.prompt_id)
         returns, known = turn.tool_returns, len(cursor.labels)
-        for index in range(known, len(returns)):
-            self.tree.advance(cursor, returns[index])
+        if known < len(returns):
+            for index in range(known, len(returns)):
+                self.tree.advance(cursor, returns[index])
         return self.tree.predict(cursor)
 
     def learn(self, finished: FinishedTrajectory) -> None:

@@ -19,11 +19,12 @@ class TreeSettings:
     """Kinds of tool returns told apart (tool, status, payload class); later kinds share one."""
     payload_limits: tuple[int, ...] = (100, 1000, 10_000)
     """Borders of the payload classes in tokens; an empty payload is a class of its own."""
-    global_shrinkage: tuple[float, float, float] = (8.0, 16.0, 32.0)
+    global_shrinkage: tuple[float, float, float] = (4.0, 8.0, 16.0)
     """Visits at which a state of all prompts counts as much as the coarser ones together: by turn, by turn and last tool
     return, by all tool returns."""
-    prompt_shrinkage: tuple[float, float, float, float] = (2.5, 2.5, 1.2, 1.2)
-    """The same of a prompt's own states: at any turn, then as above. Low, since prompts differ more than their samples do, but
+    prompt_shrinkage: tuple[float, float, float, float] = (2.5, 2.5, 1.5, 1.5)
+    """The same of a prompt's own states, at any turn, then as above, before `PromptAgreement` has learnt how far samples of a
+    prompt agree; it then scales them. Low, since prompts differ more than their samples do, but
     such that a single visit decides nothing (its share is 0.49)."""
 
     def __post_init__(self) -> None:

@@ -5,7 +5,6 @@ import logging
 import statistics
 import time
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,17 +20,16 @@ from libra_core.workloads.build import build_workload
 
 logger = logging.getLogger(__name__)
 
-_SCORER_THREADS = 8
+_TRIES = 2
 
 
 class RewardActor:
-    """Stateless but for its threads. A scorer that raises or hangs marks the trajectory failed; it never scores 0."""
+    """Stateless. A scorer that raises or hangs is tried again, then the trajectory is marked failed; it never scores 0."""
 
     def __init__(self, config: LibraConfig, model_folder: str, store: ActorHandle) -> None:
         self._config = config
         self._environment: Environment = build_workload(config, Path(model_folder)).environment
         self._store = store
-        self._threads = ThreadPoolExecutor(_SCORER_THREADS, thread_name_prefix="score")
 
     async def score_group(self, group: TrajectoryGroup) -> TrajectoryGroup:
         """Grade every sample and give each its group advantage; a sample that cannot be scored is marked failed."""
@@ -68,16 +66,17 @@ class RewardActor:
     async def _score_one(self, prompt: Prompt, trajectory: Trajectory) -> Trajectory:
         if trajectory.failure is not None:
             return trajectory
-        loop = asyncio.get_running_loop()
         deadline_s = self._config.rollout.score_deadline_s
-        work = loop.run_in_executor(self._threads, self._environment.score, prompt, trajectory)
-        try:
-            return trajectory.scored(await asyncio.wait_for(work, deadline_s))
-        except TimeoutError:
-            message = f"no score within rollout.score_deadline_s = {deadline_s:.0f} s"
-        except Exception as error:  # a scorer may raise anything; that is infrastructure, not the policy's mistake
-            logger.exception("scorer failed for %s", trajectory.trajectory_id)
-            message = f"{type(error).__name__}: {error}"
+        message = ""
+        for _ in range(_TRIES):
+            try:
+                async with asyncio.timeout(deadline_s):
+                    return trajectory.scored(await self._environment.score(prompt, trajectory))
+            except TimeoutError:
+                message = f"no score within rollout.score_deadline_s = {deadline_s:.0f} s"
+            except Exception as error:  # a scorer may raise anything; that is infrastructure, not the policy's mistake
+                logger.exception("scorer failed for %s", trajectory.trajectory_id)
+                message = f"{type(error).__name__}: {error}"
         return trajectory.failed(Failure(kind=FailureKind.SCORER, message=message))
 
 

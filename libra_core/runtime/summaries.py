@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
-from statistics import fmean
+from statistics import fmean, quantiles
 
 from libra_core.runtime.store import batch_name
 from libra_core.types.group import TrajectoryGroup
@@ -49,6 +49,12 @@ def summarise_batch(
         truncated=sum(t.finish_reason is FinishReason.LENGTH for t in samples),
         tool_calls=len(tool_returns),
         tool_errors=sum(answer.status is not ToolStatus.OK for answer in tool_returns),
+        tool_timeouts=sum(answer.status is ToolStatus.TIMEOUT for answer in tool_returns),
+        tool_malformed=sum(answer.status is ToolStatus.MALFORMED for answer in tool_returns),
+        tool_mean_s=fmean(answer.duration_s for answer in tool_returns) if tool_returns else 0.0,
+        tool_p90_s=quantiles((answer.duration_s for answer in tool_returns), n=10, method="inclusive")[-1]
+        if len(tool_returns) > 1
+        else 0.0,
         staleness_mean=fmean(staleness) if staleness else 0.0,
         staleness_max=max(staleness, default=0),
         staleness_histogram=dict(sorted(Counter(staleness).items())),

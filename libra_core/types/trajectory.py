@@ -42,6 +42,8 @@ class Prompt:
     """Accepted answers; hidden from the policy."""
     kind: str = ""
     """Stratum for reports, such as `one_hop` or `heldout/two_hop`."""
+    instance: str = ""
+    """Key of what the environment needs beyond the answers, such as a repository."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +158,8 @@ class Trajectory:
     finished_s: float
     reward: float | None = None
     advantage: float | None = None
+    submission: str = ""
+    """What the environment keeps for scoring beside the tokens, such as changed files."""
     failure: Failure | None = None
 
     @property

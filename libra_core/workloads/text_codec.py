@@ -13,6 +13,7 @@ class TextCodec:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        self._plain: Tokenizer | None = None
 
     @classmethod
     def from_folder(cls, folder: Path) -> "TextCodec":
@@ -27,6 +28,22 @@ class TextCodec:
 
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def encode_plain(self, text: str) -> tuple[int, ...]:
+        """A special token spelled in `text` becomes the tokens of its letters."""
+        if self._plain is None:
+            self._plain = Tokenizer.from_str(self._tokenizer.to_str())
+            self._plain.encode_special_tokens = True
+        return tuple(self._plain.encode(text, add_special_tokens=False).ids)
+
+    def special(self, text: str) -> int | None:
+        """Id of a special token, or None when the tokenizer has no such token."""
+        token_id = self._tokenizer.token_to_id(text)
+        return token_id if token_id is not None and len(self.encode(text)) == 1 else None
+
+    def containing(self, character: str) -> tuple[int, ...]:
+        """Ids of all tokens whose text holds an ASCII character."""
+        return tuple(sorted(token_id for text, token_id in self._tokenizer.get_vocab().items() if character in text))
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=False)

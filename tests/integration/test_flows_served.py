@@ -164,7 +164,10 @@ def test_a_resumed_run_continues_in_the_same_folder_and_mlflow_run(tmp_path: Pat
 def test_ctrl_c_ends_the_run_as_killed_and_leaves_nothing_running(tmp_path: Path, policy: Path) -> None:
     overrides = [*_overrides(tmp_path, policy), "training.steps=10000"]
     process = subprocess.Popen(
-        _libra("train", CONFIG, *_sets(overrides)), env=_environment(tmp_path / "prefect"), cwd=ROOT, stderr=subprocess.PIPE
+        [sys.executable, "-c", HEARS_CTRL_C, *_libra("train", CONFIG, *_sets(overrides))],
+        env=_environment(tmp_path / "prefect"),
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
     )
     try:
         metrics = _until("the first iteration", lambda: list(tmp_path.glob("runs/*/metrics.jsonl")))[0]
@@ -181,6 +184,9 @@ def test_ctrl_c_ends_the_run_as_killed_and_leaves_nothing_running(tmp_path: Path
     assert not [child for child in alive if "ray" in child.name() or "VLLM" in child.name()]
     assert _mlflow_run(f"sqlite:///{tmp_path}/mlflow.db")[1].info.status == "KILLED"
 
+
+HEARS_CTRL_C = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execvp(sys.argv[1], sys.argv[1:])"
+"""Tests that run in a shell's background were told to ignore Ctrl-C, and so are the commands they start."""
 
 INTERRUPTED_FLOW = """
 import os, signal
@@ -204,7 +210,7 @@ run()
 
 
 def test_ctrl_c_at_the_end_of_an_iteration_ends_the_run_although_prefect_swallows_it(server: Server) -> None:
-    command = [sys.executable, "-c", INTERRUPTED_FLOW]
+    command = [sys.executable, "-c", HEARS_CTRL_C, sys.executable, "-c", INTERRUPTED_FLOW]
     done = subprocess.run(command, env=server.env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
     assert done.stdout.splitlines() == ["after 0"]
     assert done.stderr.splitlines()[-1] == "KeyboardInterrupt"

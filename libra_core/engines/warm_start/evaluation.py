@@ -6,8 +6,8 @@ from typing import Final
 from transformers import Qwen3ForCausalLM
 
 from libra_core.engines.warm_start.sampler import ConversationSampler, SamplingLimits
-from libra_core.ports.environment import Environment
 from libra_core.types.trajectory import Prompt
+from libra_core.workloads.search_r1.environment import SearchEnvironment
 
 LIMITS: Final = SamplingLimits(max_new_tokens=64, max_context_tokens=256, max_turns=3)
 """Fixed, so that a cached success rate means the same for every run."""
@@ -16,7 +16,7 @@ LIMITS: Final = SamplingLimits(max_new_tokens=64, max_context_tokens=256, max_tu
 class SuccessMeter:
     """Asks the same questions with the same random numbers every time, so that two policies compare fairly."""
 
-    def __init__(self, policy: Qwen3ForCausalLM, environment: Environment, seed: int) -> None:
+    def __init__(self, policy: Qwen3ForCausalLM, environment: SearchEnvironment, seed: int) -> None:
         self._sampler = ConversationSampler(policy, environment, LIMITS)
         self._environment = environment
         self._seed = seed
@@ -26,5 +26,5 @@ class SuccessMeter:
         if not prompts:
             return float("nan")
         trajectories = self._sampler.sample(prompts, self._seed)
-        rewards = [self._environment.score(prompt, t) for prompt, t in zip(prompts, trajectories, strict=True)]
+        rewards = [self._environment.judge(prompt, t) for prompt, t in zip(prompts, trajectories, strict=True)]
         return sum(rewards) / len(rewards)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import torch
 from transformers import DynamicCache, Qwen3ForCausalLM
 
-from libra_core.ports.environment import Environment
 from libra_core.types.ids import GroupId, TrajectoryId
 from libra_core.types.trajectory import FinishReason, Prompt, ToolReturn, Trajectory
+from libra_core.workloads.search_r1.environment import SearchEnvironment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +65,11 @@ class _Conversation:
 class ConversationSampler:
     """Samples every prompt once, with the environment's own tools."""
 
-    def __init__(self, policy: Qwen3ForCausalLM, environment: Environment, limits: SamplingLimits) -> None:
+    def __init__(self, policy: Qwen3ForCausalLM, environment: SearchEnvironment, limits: SamplingLimits) -> None:
         self._policy = policy
         self._environment = environment
         self._limits = limits
-        self._stops = frozenset(environment.stop_token_ids())
+        self._stops = frozenset(environment.stops().token_ids)
 
     @torch.no_grad()
     def sample(self, prompts: Sequence[Prompt], seed: int) -> tuple[Trajectory, ...]:

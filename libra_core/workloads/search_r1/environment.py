@@ -4,12 +4,15 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from libra_core.ports.environment import Episode, TurnStops
 from libra_core.types.trajectory import Prompt, ToolCall, ToolReturn, ToolStatus, Trajectory
+from libra_core.workloads.episodes import InstantEpisode
 from libra_core.workloads.search_r1 import tags
 from libra_core.workloads.search_r1.facts import World
 from libra_core.workloads.search_r1.passages import corpus
 from libra_core.workloads.search_r1.retrieval import PassageIndex
-from libra_core.workloads.search_r1.scoring import exact_match, last_turn
+from libra_core.workloads.search_r1.scoring import exact_match
+from libra_core.workloads.spoken import last_turn
 from libra_core.workloads.text_codec import TextCodec
 
 SEARCH_TOOL: Final = "search"
@@ -28,8 +31,11 @@ class SearchEnvironment:
         self._max_passage_tokens = max_passage_tokens
         self._tag_ids = {tag: codec.token(tag) for tag in tags.SPECIAL_TOKENS if tag != tags.PAD}
 
-    def stop_token_ids(self) -> tuple[int, ...]:
-        return (self._tag_ids[tags.SEARCH_END], self._tag_ids[tags.MESSAGE_END])
+    def stops(self) -> TurnStops:
+        return TurnStops(token_ids=(self._tag_ids[tags.SEARCH_END], self._tag_ids[tags.MESSAGE_END]))
+
+    async def reset(self, prompt: Prompt) -> Episode:
+        return InstantEpisode(lambda call: self.call_tool(prompt, call))
 
     def parse_call(self, turn_token_ids: Sequence[int]) -> ToolCall | None:
         if not turn_token_ids or turn_token_ids[-1] != self._tag_ids[tags.SEARCH_END]:
@@ -51,7 +57,10 @@ class SearchEnvironment:
         token_ids = self._codec.encode(tags.information_text(SEARCH_FAILED))
         return ToolReturn(tool=call.tool, status=status, token_ids=token_ids, duration_s=0.0)
 
-    def score(self, prompt: Prompt, trajectory: Trajectory) -> float:
+    async def score(self, prompt: Prompt, trajectory: Trajectory) -> float:
+        return self.judge(prompt, trajectory)
+
+    def judge(self, prompt: Prompt, trajectory: Trajectory) -> float:
         """1.0 when the last turn ends with a closed answer that matches; earlier answers and all tool text are ignored."""
         turn = last_turn(trajectory)
         closing = (self._tag_ids[tags.ANSWER_END], self._tag_ids[tags.MESSAGE_END])

@@ -22,11 +22,11 @@ class PassageIndex:
 
         self._passages = tuple(passages)
         self._bm25 = bm25s.BM25(method="lucene", backend="numpy")
-        self._bm25.index([_document_terms(passage) for passage in self._passages], show_progress=False)
+        self._bm25.index([document_terms(passage) for passage in self._passages], show_progress=False)
 
     def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
         """The best `top_k` passages that share a term with the query, best first; none for a query of unknown words."""
-        known = [term for term in _query_terms(query) if term in self._bm25.vocab_dict]
+        known = [term for term in query_terms(query) if term in self._bm25.vocab_dict]
         if not known:
             return ()
         scores = self._bm25.get_scores(known)
@@ -39,12 +39,12 @@ def _words(text: str) -> list[str]:
     return _WORD.findall(plain.lower())
 
 
-def _query_terms(text: str) -> list[str]:
+def query_terms(text: str) -> list[str]:
     words = _words(text)
     return [*words, _title_term(words)] if words else []
 
 
-def _document_terms(passage: Passage) -> list[str]:
+def document_terms(passage: Passage) -> list[str]:
     return [_title_term(_words(passage.title)), *_words(passage.title), *_words(passage.text)]
 
 

@@ -1,12 +1,15 @@
 """Turns, tool waits and rewards as functions of the sampled tokens."""
 
+import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from libra_core.config.workload import SyntheticConfig
+from libra_core.ports.environment import Episode, TurnStops
 from libra_core.types.trajectory import Prompt, ToolCall, ToolReturn, ToolStatus, Trajectory
+from libra_core.workloads.episodes import WaitingEpisode
 from libra_core.workloads.synthetic.draws import digest, normal, uniform
 from libra_core.workloads.synthetic.vocabulary import SyntheticVocabulary
 
@@ -22,7 +25,7 @@ class SyntheticEnvironment:
         vocabulary: SyntheticVocabulary,
         *,
         seed: int,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._settings = settings
         self._vocabulary = vocabulary
@@ -30,8 +33,11 @@ class SyntheticEnvironment:
         self._sleep = sleep
         self._stops = tuple(sorted(vocabulary.stops))
 
-    def stop_token_ids(self) -> tuple[int, ...]:
-        return self._stops
+    def stops(self) -> TurnStops:
+        return TurnStops(token_ids=self._stops)
+
+    async def reset(self, prompt: Prompt) -> Episode:
+        return WaitingEpisode(lambda call: self._wait(prompt, call))
 
     def parse_call(self, turn_token_ids: Sequence[int]) -> ToolCall | None:
         """The turn's own tokens decide whether it is the last: one turn in `turns` is."""
@@ -40,9 +46,9 @@ class SyntheticEnvironment:
             return None
         return ToolCall(tool=WAIT_TOOL, argument=name)
 
-    def call_tool(self, prompt: Prompt, call: ToolCall) -> ToolReturn:
+    async def _wait(self, prompt: Prompt, call: ToolCall) -> ToolReturn:
         started_s = time.perf_counter()
-        self._sleep(self.wait_s(prompt, call))
+        await self._sleep(self.wait_s(prompt, call))
         return ToolReturn(
             tool=call.tool,
             status=ToolStatus.OK,
@@ -53,7 +59,10 @@ class SyntheticEnvironment:
     def answer_failure(self, call: ToolCall, status: ToolStatus) -> ToolReturn:
         return ToolReturn(tool=call.tool, status=status, token_ids=self._returned(call), duration_s=0.0)
 
-    def score(self, prompt: Prompt, trajectory: Trajectory) -> float:
+    async def score(self, prompt: Prompt, trajectory: Trajectory) -> float:
+        return self.judge(trajectory)
+
+    def judge(self, trajectory: Trajectory) -> float:
         """Share of rewarded tokens among those that the policy sampled; about 0.5 before anything is learned."""
         sampled = [token for token, own in zip(trajectory.token_ids, trajectory.loss_mask, strict=True) if own]
         return sum(token in self._vocabulary.rewarded for token in sampled) / len(sampled) if sampled else 0.0

@@ -64,16 +64,22 @@ class PoolMachine(RuleBasedStateMachine):
             self.open[member.slot] = (member.epoch, samples)
 
     @precondition(lambda self: self.open is not None)
-    @rule(arrived=st.sets(st.integers(0, SLOTS - 1)))
-    def finish(self, arrived: set[int]) -> None:
-        """Contributions of any subset arrive; one counts only while its sender is still active in the epoch it was given in."""
+    @rule(arrived=st.sets(st.integers(0, SLOTS - 1)), again=st.booleans())
+    def finish(self, arrived: set[int], again: bool = False) -> None:
+        """Contributions of any subset arrive; one counts only while its sender is still active in the epoch it was given in.
+
+        `again`: the core trains what the others held in the same step, else it waits for a later one.
+        """
         assert self.open is not None
         active = {member.slot: member.epoch for member in self.pool.active}
         counted = {slot: epoch for slot, (epoch, _) in self.open.items() if slot in arrived and active.get(slot) == epoch}
+        for slot in self.open.keys() - counted.keys() if again else ():
+            self.book.lease(self.book.take_back(self.step, slot), Lease(step=self.step, slot=CORE))
         core = [sample for sample, lease in self.book.leased.items() if lease.slot == CORE]
         summed = core + [sample for slot in counted for sample in self.open[slot][1]]
         back = self.book.settle(self.step, counted)
         assert set(back).isdisjoint(summed)
+        assert not (again and back)
         for sample in summed:
             self.gradients[sample] = self.gradients.get(sample, 0) + 1
         for slot, (epoch, _) in self.open.items():

@@ -39,3 +39,11 @@ def test_a_known_sample_is_not_added_again() -> None:
     made = book()
     made.add([0, 2, 5, 6, 6])
     assert made.waiting == [4, 5, 6]
+
+
+def test_what_a_lost_replica_held_can_be_trained_by_the_core_in_the_same_step() -> None:
+    made = book()
+    back = made.take_back(0, 4)
+    made.lease(back, Lease(step=0, slot=CORE))
+    assert made.settle(0, {}) == ()
+    assert made.trained == {0: 0, 1: 0, 2: 0, 3: 0}

@@ -8,18 +8,22 @@ import pytest
 from libra_core.errors import ConfigError
 from libra_core.planning.candidates import Bench, open_bench
 from libra_core.planning.decision import Look, PastLooks, ReplanPolicy
-from libra_core.planning.experience import ErrorBook
+from libra_core.planning.experience import CostBook, ErrorBook
 from libra_core.planning.lengths import LengthTable
 from libra_core.planning.problem import Cluster, Costs, PlanningProblem
-from libra_core.planning.proposals import at_work, choose, flips, forecast_of
+from libra_core.planning.proposals import Standing, at_work, choose, flips, forecast_of, propose
 from libra_core.planning.training_tree import Cuts
 from libra_core.types.decision import Verdict
 from libra_core.types.forecast import Candidate, Mode, Term
 from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
-from libra_core.types.transition import TransitionCost
+from libra_core.types.transition import Tier, TransitionCost
 from support.planning import STUDY, ConstantMoving, PlainTrainer, TableEngines, heavy_tailed, problem
 
 GPUS = 32
+CHEAP = TransitionCost(start_s=1.0)
+BOOKS = Standing(
+    step=40, steps_left=160, costs=CostBook(priors=dict.fromkeys(Tier, TransitionCost(start_s=15.0))), errors=ErrorBook()
+)
 
 
 def running(*, training: int = 0, hybrids: int = 2, engines: int = 4, tp: int = 4, dp: int = 4) -> Plan:
@@ -98,15 +102,14 @@ def follow(policy: ReplanPolicy, *, known_error: float | None = None) -> tuple[i
         current = as_is(plan, seen)
         errors = errors.including(current.forecast.t_iter_s, true_s[plan])
         error = errors.error if known_error is None else known_error
-        cost = TransitionCost(start_s=1.0)
         looks = [
-            Look(step=step, steps_left=100 - step, current=current, candidate=other, cost=cost, forecast_error=error)
+            Look(step=step, steps_left=100 - step, current=current, candidate=other, cost=CHEAP, forecast_error=error)
             for other in flips(seen, current)
         ]
         decision = choose(looks, policy, past)
         past = past.after(decision)
         if decision.verdict is Verdict.SWITCH:
-            plan, switches, spent_s = decision.candidate.plan, switches + 1, spent_s + cost.total_s
+            plan, switches, spent_s = decision.candidate.plan, switches + 1, spent_s + CHEAP.total_s
     return switches, spent_s
 
 
@@ -135,14 +138,27 @@ def test_a_rule_that_believes_every_forecast_shifts_gpus_back_and_forth_there() 
 
 def test_a_flip_that_pays_is_found_when_the_trainer_binds() -> None:
     asked = small(staleness=4, age_slack=1)
-    slow = replace(asked.costs.trainer, seconds_per_token=asked.costs.trainer.seconds_per_token * 6)  # type: ignore[type-var]
-    on = open_bench(replace(asked, costs=replace(asked.costs, trainer=slow)), Cuts())
-    now = as_is(running(), on)
-    assert now.forecast.terms.binding is Term.TRAINER
-    cost = TransitionCost(start_s=15.0)
-    looks = [
-        Look(step=0, steps_left=500, current=now, candidate=other, cost=cost, forecast_error=0.08) for other in flips(on, now)
-    ]
+    trainer = PlainTrainer(seconds_per_token=6 * PlainTrainer().seconds_per_token)
+    asked = replace(asked, costs=replace(asked.costs, trainer=trainer))
+    looks = propose(asked, EXAMPLE, BOOKS)
+    assert looks[0].current.forecast.terms.binding is Term.TRAINER
     decision = choose(looks, ReplanPolicy(), PastLooks())
-    assert decision.verdict is Verdict.SWITCH
+    assert (decision.verdict, decision.tier) == (Verdict.SWITCH, Tier.FLIP)
     assert decision.candidate.plan.hybrids_training == 2
+    assert decision.horizon_steps == 160
+
+
+def test_looks_compare_both_plans_under_the_newest_lengths_with_the_cost_of_their_kind() -> None:
+    costs = BOOKS.costs.including(Tier.FLIP, TransitionCost(drain_s=3.0))
+    longer = small(heavy_tailed(128, scale=2.0))
+    looks = propose(longer, as_is(running(), bench()), replace(BOOKS, costs=costs, errors=ErrorBook().including(12.0, 10.0)))
+    assert [look.candidate.plan.hybrids_training for look in looks[:2]] == [1, 2]
+    assert [look.cost.total_s for look in looks] == [3.0, 3.0, 15.0]
+    assert {look.current.forecast.t_iter_s for look in looks} == {as_is(running(), open_bench(longer, Cuts())).forecast.t_iter_s}
+    assert [look.forecast_error for look in looks] == pytest.approx([0.2] * 3)
+
+
+def test_a_mixed_fleet_that_runs_is_refused_in_a_sentence() -> None:
+    mixed = replace(running(), rollout=RolloutLayout(engines=((2, 2), (4, 3))))
+    with pytest.raises(ConfigError, match="of several degrees have no forecast"):
+        propose(small(), replace(EXAMPLE, plan=mixed), BOOKS)

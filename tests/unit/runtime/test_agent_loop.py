@@ -1,14 +1,14 @@
 """The agent loop assembles exactly what was sampled, over tool calls, engine losses and aborts."""
 
 import asyncio
-import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Sequence
 
 from libra_core.config.rollout import RolloutConfig
 from libra_core.errors import EngineLostError
+from libra_core.ports.environment import Episode, TurnStops
 from libra_core.runtime.agent_loop import AgentLoop, AgentTools
 from libra_core.runtime.fleet import EngineMember
+from libra_core.runtime.prefill_ahead import stay
 from libra_core.types.ids import EngineId, GroupId, PolicyVersion, PromptId, TrajectoryId
 from libra_core.types.trajectory import (
     FailureKind,
@@ -22,31 +22,43 @@ from libra_core.types.trajectory import (
     Trajectory,
     VersionSegment,
 )
+from support.routing import CountedMoves
 
-CALL, END = 90, 91
+CALL, END, MAYBE, SPELLED = 90, 91, 92, 93
 PROMPT = Prompt(prompt_id=PromptId("p"), token_ids=(1, 2, 3), text="?", answers=("a",))
 
 
 class EchoEnvironment:
     """A turn that ends in CALL is a tool call; the tool answers with two tokens."""
 
-    def __init__(self, tool: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, tool: Callable[[], Awaitable[None]] | None = None) -> None:
         self._tool = tool
+        self.closed = 0
 
-    def stop_token_ids(self) -> tuple[int, ...]:
-        return (CALL, END)
+    def stops(self) -> TurnStops:
+        return TurnStops(token_ids=(CALL, END), candidates=(MAYBE,), texts=(f"{SPELLED}, {MAYBE}",))
+
+    async def reset(self, prompt: Prompt) -> Episode:
+        return self
+
+    async def submission(self) -> str:
+        return "kept"
+
+    async def close(self) -> None:
+        self.closed += 1
 
     def parse_call(self, turn_token_ids: Sequence[int]) -> ToolCall | None:
-        return ToolCall(tool="echo", argument="") if turn_token_ids[-1] == CALL else None
+        return ToolCall(tool="echo", argument="") if turn_token_ids[-1] in {CALL, MAYBE} else None
 
-    def call_tool(self, prompt: Prompt, call: ToolCall) -> ToolReturn:
-        self._tool()
+    async def step(self, call: ToolCall) -> ToolReturn:
+        if self._tool is not None:
+            await self._tool()
         return ToolReturn(tool=call.tool, status=ToolStatus.OK, token_ids=(50, 51), duration_s=0.0)
 
     def answer_failure(self, call: ToolCall, status: ToolStatus) -> ToolReturn:
         return ToolReturn(tool=call.tool, status=status, token_ids=(59,), duration_s=0.0)
 
-    def score(self, prompt: Prompt, trajectory: Trajectory) -> float:
+    async def score(self, prompt: Prompt, trajectory: Trajectory) -> float:
         return 1.0
 
     def render(self, token_ids: Sequence[int]) -> str:
@@ -83,28 +95,30 @@ def run_loop(
         return step
 
     async def main() -> Trajectory:
-        with ThreadPoolExecutor(1) as threads:
-            tools = AgentTools(
-                environment=environment or EchoEnvironment(),
-                bind=bind,
-                generate=generate,
-                release=lambda _id, _kind, final_tokens: released.append(final_tokens),
-                tool_threads=threads,
-                record=lambda *_: None,
-            )
-            config = RolloutConfig().model_copy(update={"max_new_tokens": 10, "max_context_tokens": 40, **overrides})
-            loop = AgentLoop(
-                trajectory_id=TrajectoryId("t"),
-                group_id=GroupId("g"),
-                order=0,
-                sample_index=0,
-                prompt=PROMPT,
-                config=config,
-                tools=tools,
-            )
-            trajectory = await loop.run()
-            assert released == [len(trajectory.token_ids)], "a trajectory frees its place exactly once"
-            return trajectory
+        world = environment or EchoEnvironment()
+        tools = AgentTools(
+            environment=world,
+            bind=bind,
+            generate=generate,
+            release=lambda _id, _kind, final_tokens, _finished: released.append(final_tokens),
+            foresee=stay,
+            watch=CountedMoves(),
+            record=lambda *_: None,
+        )
+        config = RolloutConfig().model_copy(update={"max_new_tokens": 10, "max_context_tokens": 40, **overrides})
+        loop = AgentLoop(
+            trajectory_id=TrajectoryId("t"),
+            group_id=GroupId("g"),
+            order=0,
+            sample_index=0,
+            prompt=PROMPT,
+            config=config,
+            tools=tools,
+        )
+        trajectory = await loop.run()
+        assert released == [len(trajectory.token_ids)], "a trajectory frees its place exactly once"
+        assert world.closed == 1, "its tools are closed exactly once"
+        return trajectory
 
     return asyncio.run(main()), requests
 
@@ -148,14 +162,27 @@ def test_the_last_allowed_turn_may_not_call_a_tool() -> None:
 
 
 def test_a_tool_past_its_deadline_is_answered_with_status_timeout() -> None:
-    slow = EchoEnvironment(tool=lambda: time.sleep(0.3))
+    slow = EchoEnvironment(tool=lambda: asyncio.sleep(5.0))
     trajectory, _ = run_loop([turn(CALL), turn(END)], slow, tool_deadline_s=0.05)
     assert [r.status for r in trajectory.tool_returns] == [ToolStatus.TIMEOUT]
     assert trajectory.token_ids == (1, 2, 3, CALL, 59, END)
 
 
+def test_a_turn_goes_on_after_a_token_that_completes_no_tag() -> None:
+    script = [turn(10, MAYBE), turn(11, SPELLED, MAYBE), turn(END)]
+    trajectory, requests = run_loop(script)
+    assert trajectory.token_ids == (1, 2, 3, 10, MAYBE, 11, SPELLED, MAYBE, 50, 51, END)
+    assert trajectory.turns == 2
+    assert requests[1].token_ids == (1, 2, 3, 10, MAYBE)
+    assert requests[0].stop_token_ids == (CALL, END, MAYBE)
+
+
+def test_what_the_tools_leave_for_scoring_is_kept() -> None:
+    assert run_loop([turn(END)])[0].submission == "kept"
+
+
 def test_a_broken_tool_runner_fails_the_trajectory_instead_of_scoring_it() -> None:
-    def broken() -> None:
+    async def broken() -> None:
         raise OSError("sandbox is gone")
 
     trajectory, _ = run_loop([turn(CALL)], EchoEnvironment(tool=broken))

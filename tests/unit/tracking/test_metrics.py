@@ -17,9 +17,11 @@ def test_names_are_unique_and_grouped() -> None:
         "forecast",
         "account",
         "rollout",
+        "routing",
         "reward",
         "train",
         "publication",
+        "tools",
     }
 
 

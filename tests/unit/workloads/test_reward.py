@@ -10,7 +10,7 @@ ANSWER = "<answer> Nairobi</answer><|im_end|>"
 
 def score(*parts: tuple[str, int], asked: str = "What is the capital of Kenya?") -> float:
     question = prompt(asked)
-    return environment().score(question, trajectory(*parts, asked=question))
+    return environment().judge(question, trajectory(*parts, asked=question))
 
 
 def test_right_answer_at_the_end_earns_one() -> None:

@@ -19,7 +19,7 @@ def answer(turn: str) -> ToolReturn:
 
 
 def test_turns_end_with_a_search_or_with_the_message() -> None:
-    assert environment().stop_token_ids() == (CODEC.token("</search>"), CODEC.token("<|im_end|>"))
+    assert environment().stops().token_ids == (CODEC.token("</search>"), CODEC.token("<|im_end|>"))
 
 
 def test_search_is_read_from_its_tags() -> None:

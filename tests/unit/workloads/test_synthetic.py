@@ -1,5 +1,6 @@
 """The synthetic workload: lengths, waits and rewards follow the configured laws and depend on names alone."""
 
+import asyncio
 import json
 import math
 import random
@@ -13,7 +14,7 @@ from libra_core.config.loading import validate_config
 from libra_core.config.workload import SyntheticConfig
 from libra_core.errors import ModelFolderError
 from libra_core.types.ids import GroupId, PolicyVersion, PromptId, TrajectoryId
-from libra_core.types.trajectory import FinishReason, Prompt, ToolCall, Trajectory, VersionSegment
+from libra_core.types.trajectory import FinishReason, Prompt, ToolCall, ToolReturn, Trajectory, VersionSegment
 from libra_core.workloads.build import build_workload
 from libra_core.workloads.synthetic.environment import SyntheticEnvironment
 from libra_core.workloads.synthetic.source import SyntheticPromptSource
@@ -26,16 +27,28 @@ TRAJECTORIES = 2000
 
 def environment(settings: SyntheticConfig = SETTINGS, seed: int = 0, slept: list[float] | None = None) -> SyntheticEnvironment:
     vocabulary = draw_vocabulary(VOCABULARY, turn_tokens=settings.turn_tokens, seed=seed)
-    return SyntheticEnvironment(settings, vocabulary, seed=seed, sleep=(slept if slept is not None else []).append)
+
+    async def sleep(duration_s: float) -> None:
+        if slept is not None:
+            slept.append(duration_s)
+
+    return SyntheticEnvironment(settings, vocabulary, seed=seed, sleep=sleep)
 
 
 def prompt(number: int) -> Prompt:
     return next(SyntheticPromptSource(vocabulary_size=VOCABULARY, prompt_tokens=8, seed=0).training(number))
 
 
+def call_tool(target: SyntheticEnvironment, call: ToolCall) -> ToolReturn:
+    async def once() -> ToolReturn:
+        return await (await target.reset(prompt(0))).step(call)
+
+    return asyncio.run(once())
+
+
 def sampled_turns(target: SyntheticEnvironment, generator: random.Random) -> list[list[int]]:
     """The turns of one trajectory under a policy that likes all tokens alike."""
-    stops = set(target.stop_token_ids())
+    stops = set(target.stops().token_ids)
     turns: list[list[int]] = []
     while True:
         turn: list[int] = []
@@ -113,7 +126,7 @@ def test_a_tool_really_waits_and_returns_the_configured_number_of_tokens() -> No
     slept: list[float] = []
     target = environment(slept=slept)
     call = ToolCall(tool="wait", argument="a")
-    answer = target.call_tool(prompt(0), call)
+    answer = call_tool(target, call)
     assert slept == [target.wait_s(prompt(0), call)]
     assert len(answer.token_ids) == SETTINGS.tool_tokens
     assert all(0 <= token < VOCABULARY for token in answer.token_ids)
@@ -123,20 +136,20 @@ def test_the_same_tokens_give_the_same_call_the_same_wait_and_the_same_answer() 
     turn, other = [5, 6, 7], environment()
     call = ToolCall(tool="wait", argument="a")
     assert environment().parse_call(turn) == other.parse_call(turn)
-    assert environment().call_tool(prompt(0), call).token_ids == other.call_tool(prompt(0), call).token_ids
-    assert environment().stop_token_ids() == other.stop_token_ids()
-    assert environment(seed=1).stop_token_ids() != other.stop_token_ids()
+    assert call_tool(environment(), call).token_ids == call_tool(other, call).token_ids
+    assert environment().stops().token_ids == other.stops().token_ids
+    assert environment(seed=1).stops().token_ids != other.stops().token_ids
 
 
 def test_rewards_are_about_a_half_differ_inside_groups_and_ignore_what_tools_returned() -> None:
     target = environment()
     sampled = [list(chain.from_iterable(turns)) for turns in population()]
-    rewards = [target.score(prompt(0), trajectory(tokens, [1] * len(tokens))) for tokens in sampled]
+    rewards = [target.judge(trajectory(tokens, [1] * len(tokens))) for tokens in sampled]
     assert fmean(rewards) == pytest.approx(0.5, abs=0.03)
     groups = [rewards[start : start + 4] for start in range(0, TRAJECTORIES, 4)]
     assert fmean(len(set(group)) > 1 for group in groups) > 0.95
-    assert target.score(prompt(0), trajectory([1, 2, 3], [0, 0, 0])) == 0.0
-    assert target.score(prompt(0), trajectory([1, 2, 3], [0, 1, 0])) == target.score(prompt(0), trajectory([2], [1]))
+    assert target.judge(trajectory([1, 2, 3], [0, 0, 0])) == 0.0
+    assert target.judge(trajectory([1, 2, 3], [0, 1, 0])) == target.judge(trajectory([2], [1]))
 
 
 def test_stream_resumes_identically_at_any_index_and_differs_by_seed() -> None:
@@ -156,4 +169,4 @@ def test_any_model_folder_will_do_that_names_its_vocabulary_size(tmp_path: Path)
     workload = build_workload(config, tmp_path)
     first = next(iter(workload.prompts.training(0)))
     assert len(first.token_ids) == 5
-    assert max(*first.token_ids, *workload.environment.stop_token_ids()) < 77
+    assert max(*first.token_ids, *workload.environment.stops().token_ids) < 77

@@ -1,0 +1,1 @@
+"""Runs a workload without a model, to see that its tools and rewards work before anything is trained."""

@@ -1,0 +1,86 @@
+"""Getting data ready: files are read whole once, refused when wrong, and kept beside a manifest of checksums."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from libra_core.config.models import LibraConfig
+from libra_core.config.workload import R2EGymConfig
+from libra_core.errors import ConfigError
+
+MANIFEST_FILE: Final = "manifest.json"
+Report = Callable[[str, float], None]
+"""Told what is being done and the share that is done, 0..1."""
+
+
+def prepare_embedded(config: LibraConfig, report: Report) -> dict[str, Any]:
+    """Make what a workload without files needs; all but r2e_gym need nothing."""
+    match config.workload:
+        case R2EGymConfig():
+            from libra_core.workloads.r2e_gym.preparing import ensure_tasks
+
+            tasks = ensure_tasks(Path(config.workload.prepared), config.workload.sandbox, report)
+            packages = sorted({task.package for task in tasks})
+            counts = {package: sum(task.package == package for task in tasks) for package in packages}
+            return {"workload": "r2e_gym", "folder": config.workload.prepared, "tasks": len(tasks), "packages": counts}
+        case _:
+            report("nothing to prepare: the workload draws its tasks by seed", 1.0)
+            return {"workload": config.workload.kind, "folder": None}
+
+
+def prepare_files(workload: str, sources: Sequence[Path], corpus: Path | None, folder: Path, report: Report) -> dict[str, Any]:
+    """Copy files that load into `folder`, index the corpus, and write the manifest.
+
+    Raises:
+        ConfigError: for a file that is missing, damaged or of another schema, with the row; nothing is copied then.
+    """
+    counts: dict[Path, int] = {}
+    for number, source in enumerate(sources):
+        report(f"reading {source.name}", number / (len(sources) + 1))
+        counts[source] = _rows(workload, source)
+    if corpus is not None:
+        report(f"indexing {corpus.name}", len(sources) / (len(sources) + 1))
+        _index(workload, corpus, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {source.name: _kept(source, folder, rows) for source, rows in counts.items()}
+    if corpus is not None:
+        files[corpus.name] = _kept(corpus, folder, None)
+    (folder / MANIFEST_FILE).write_text(json.dumps({"workload": workload, "files": files}, indent=1), encoding="utf-8")
+    report("data are ready", 1.0)
+    return {"workload": workload, "folder": str(folder), "files": files}
+
+
+def _rows(workload: str, source: Path) -> int:
+    match workload:
+        case "search_r1":
+            from libra_core.workloads.search_r1.questions_file import load_questions
+
+            return len(load_questions(source))
+        case "dapo_math":
+            from libra_core.workloads.dapo_math.problems import load_problems
+
+            return len(load_problems(source))
+        case "r2e_gym":
+            from libra_core.workloads.r2e_gym.image_instances import load_instances
+
+            return len(load_instances(source))
+        case _:
+            raise ConfigError(f"workload {workload} reads no files")
+
+
+def _index(workload: str, corpus: Path, folder: Path) -> None:
+    if workload != "search_r1":
+        raise ConfigError(f"--corpus belongs to search_r1, not to {workload}")
+    from libra_core.workloads.search_r1.corpus_index import open_corpus
+
+    open_corpus(corpus, folder / "bm25")
+
+
+def _kept(source: Path, folder: Path, rows: int | None) -> dict[str, Any]:
+    target = folder / source.name
+    if source.resolve() != target.resolve():
+        shutil.copyfile(source, target)
+    return {"sha256": hashlib.sha256(target.read_bytes()).hexdigest(), "bytes": target.stat().st_size, "rows": rows}

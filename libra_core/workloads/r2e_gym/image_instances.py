@@ -1,0 +1,145 @@
+"""Instances of R2E-Gym and SWE-bench, which come with a container image."""
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from libra_core.config.workload import R2EGymConfig
+from libra_core.errors import ConfigError, SandboxLostError
+from libra_core.workloads.rows import Row, read_rows
+from libra_core.workloads.sandbox.host import SandboxHost
+from libra_core.workloads.sandbox.types import Outcome, Sandbox, SandboxCommand
+
+_KNOWN: Final = "SWE-bench (instance_id, problem_statement, FAIL_TO_PASS) and R2E-Gym (docker_image, problem_statement)"
+_ACTIVATE: Final = "if [ -f /opt/miniconda3/bin/activate ]; then . /opt/miniconda3/bin/activate testbed; fi"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageInstance:
+    key: str
+    package: str
+    """Repository, the stratum of reports."""
+    issue: str
+    image: str
+    """Empty when the instance names none."""
+    tests: tuple[str, ...]
+    """Names that must pass; empty where the image brings its own `run_tests.sh`."""
+    test_patch: str
+
+
+def load_instances(path: Path) -> tuple[ImageInstance, ...]:
+    """Raises `ConfigError` for a file that cannot be read, is empty, or has a row of no known schema."""
+    instances: list[ImageInstance] = []
+    for number, row in enumerate(read_rows(path), start=1):
+        instance = _swe_bench(row) or _r2e(row)
+        if instance is None:
+            keys = ", ".join(sorted(row)) or "no keys"
+            raise ConfigError(f"{path}, row {number} is of no known schema: it has {keys}; known are {_KNOWN}")
+        instances.append(instance)
+    if not instances:
+        raise ConfigError(f"{path} holds no rows")
+    return tuple(instances)
+
+
+def _swe_bench(row: Row) -> ImageInstance | None:
+    if not all(isinstance(row.get(name), str) for name in ("instance_id", "problem_statement")) or "FAIL_TO_PASS" not in row:
+        return None
+    tests = (*_names(row["FAIL_TO_PASS"]), *_names(row.get("PASS_TO_PASS", [])))
+    return ImageInstance(
+        key=row["instance_id"],
+        package=str(row.get("repo") or "swe_bench"),
+        issue=row["problem_statement"],
+        image=str(row.get("image_name") or row.get("docker_image") or ""),
+        tests=tests,
+        test_patch=str(row.get("test_patch") or ""),
+    )
+
+
+def _r2e(row: Row) -> ImageInstance | None:
+    image, issue = row.get("docker_image"), row.get("problem_statement") or row.get("prompt")
+    if not isinstance(image, str) or not isinstance(issue, str):
+        return None
+    package = str(row.get("repo_name") or "r2e_gym")
+    key = f"{package}/{row.get('commit_hash') or image}"
+    return ImageInstance(key=key, package=package, issue=issue, image=image, tests=(), test_patch="")
+
+
+def _names(value: Any) -> Sequence[str]:
+    """SWE-bench keeps its lists as JSON texts."""
+    names = json.loads(value) if isinstance(value, str) else value
+    return [str(name) for name in names]
+
+
+class ImageRepositories:
+    """Implements `repositories.Repositories` with a container per trajectory; what changed is carried as a patch of git."""
+
+    def __init__(self, instances: Sequence[ImageInstance], settings: R2EGymConfig, host: SandboxHost) -> None:
+        self._instances = {instance.key: instance for instance in instances}
+        self._settings = settings
+        self._host = host
+
+    async def open(self, instance: str) -> Sandbox:
+        sandbox = await self._host.open_image(image_of(self._instances[instance], self._settings.image))
+        return _InFolder(sandbox, self._settings.repo_folder)
+
+    async def collect(self, sandbox: Sandbox, instance: str) -> str:
+        result = await sandbox.run(shell("git add -A && git diff --cached --binary HEAD"))
+        return result.output if result.exit_code == 0 and result.outcome is Outcome.EXITED else ""
+
+    async def passes(self, instance: str, submission: str) -> bool:
+        chosen = self._instances[instance]
+        sandbox = await self.open(instance)
+        try:
+            applied = await sandbox.run(shell("git apply --whitespace=nowarn -", submission))
+            if applied.exit_code != 0:
+                return False
+            if chosen.test_patch:
+                prepared = await sandbox.run(shell("git apply --whitespace=nowarn -", chosen.test_patch))
+                if prepared.exit_code != 0:
+                    return False  # the changes stand where the hidden tests must go
+            result = await sandbox.run(shell(pytest_command(chosen)))
+        finally:
+            await sandbox.close()
+        return result.outcome is Outcome.EXITED and result.exit_code == 0
+
+
+def image_of(instance: ImageInstance, template: str | None) -> str:
+    """Raises `SandboxLostError` when neither the instance nor the configuration names an image."""
+    if instance.image:
+        return instance.image
+    if template is None:
+        raise SandboxLostError(
+            f"instance {instance.key} names no image; set workload.image, for example to the SWE-bench images'"
+        )
+    return template.replace("{instance_id}", instance.key.replace("__", "_1776_").lower())
+
+
+def pytest_command(instance: ImageInstance) -> str:
+    """The named tests by pytest in SWE-bench's environment, or R2E-Gym's own script; the exit code decides."""
+    if not instance.tests:
+        return "bash run_tests.sh"
+    names = " ".join(shlex.quote(name) for name in instance.tests)
+    return f"{_ACTIVATE}; python -m pytest -q -p no:cacheprovider {names}"
+
+
+def shell(script: str, stdin: str = "") -> SandboxCommand:
+    return SandboxCommand(argv=("/bin/sh", "-c", script), input=stdin)
+
+
+class _InFolder:
+    """Runs every command of a container in its repository."""
+
+    def __init__(self, sandbox: Sandbox, folder: str) -> None:
+        self._sandbox = sandbox
+        self._folder = folder
+
+    async def run(self, command: SandboxCommand) -> Any:
+        argv = ("/bin/sh", "-c", f'cd {shlex.quote(self._folder)} && exec "$@"', "sh", *command.argv)
+        moved = SandboxCommand(argv=argv, input=command.input, environment=command.environment, wall_s=command.wall_s)
+        return await self._sandbox.run(moved)
+
+    async def close(self) -> None:
+        await self._sandbox.close()

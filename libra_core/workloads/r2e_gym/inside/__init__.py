@@ -1,0 +1,1 @@
+"""Scripts of the standard library alone that run inside a sandbox, where Libra is not installed."""

@@ -1,0 +1,104 @@
+"""View, search and edit inside a sandbox. One JSON object on standard input; the exit code tells whether it worked."""
+
+import json
+import os
+import re
+import sys
+from typing import Any, NoReturn
+
+_MAX_LINES, _MAX_MATCHES, _MAX_BYTES = 400, 60, 2_000_000
+
+
+def fail(sentence: str) -> NoReturn:
+    sys.stdout.write(sentence + "\n")
+    raise SystemExit(1)
+
+
+def text_of(path: str) -> str:
+    try:
+        if os.path.getsize(path) > _MAX_BYTES:
+            fail(f"{path} is larger than {_MAX_BYTES} bytes")
+        with open(path, encoding="utf-8", newline="") as file:
+            return file.read()
+    except UnicodeDecodeError:
+        fail(f"{path} is not text")
+    except OSError as error:
+        fail(f"{path}: {error.strerror}")
+
+
+def view(request: dict[str, Any]) -> None:
+    path = str(request.get("path", "."))
+    if os.path.isdir(path):
+        for name in sorted(os.listdir(path))[:_MAX_LINES]:
+            sys.stdout.write(name + ("/" if os.path.isdir(os.path.join(path, name)) else "") + "\n")
+        return
+    lines = text_of(path).splitlines()
+    start = max(1, int(request.get("start") or 1))
+    end = min(len(lines), int(request.get("end") or len(lines)), start + _MAX_LINES - 1)
+    for number in range(start, end + 1):
+        sys.stdout.write(f"{number:6d}\t{lines[number - 1]}\n")
+    if end < len(lines):
+        sys.stdout.write(f"({len(lines)} lines in all)\n")
+
+
+def search(request: dict[str, Any]) -> None:
+    try:
+        pattern = re.compile(str(request["pattern"]))
+    except re.error as error:
+        fail(f"the pattern is no regular expression: {error}")
+    matches = 0
+    for path in files_below(str(request.get("path", "."))):
+        try:
+            with open(path, encoding="utf-8") as file:
+                for number, line in enumerate(file, start=1):
+                    if pattern.search(line):
+                        matches += 1
+                        sys.stdout.write(f"{path}:{number}: {line.rstrip()[:300]}\n")
+                        if matches >= _MAX_MATCHES:
+                            return
+        except (OSError, UnicodeDecodeError):
+            continue
+    if not matches:
+        fail("no match")
+
+
+def files_below(path: str) -> list[str]:
+    if os.path.isfile(path):
+        return [path]
+    found: list[str] = []
+    for folder, folders, files in os.walk(path):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
+        found += [os.path.join(folder, name) for name in sorted(files)]
+    return found
+
+
+def edit(request: dict[str, Any]) -> None:
+    path, old, new = (str(request[key]) for key in ("path", "old", "new"))
+    if not old:
+        if os.path.exists(path):
+            fail(f"{path} exists; give the text to replace as old")
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        text = ""
+    else:
+        text = text_of(path)
+        if text.count(old) != 1:
+            fail(f"old occurs {text.count(old)} times in {path}; it must occur once")
+    try:
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            file.write(text.replace(old, new, 1) if old else new)
+    except OSError as error:
+        fail(f"{path}: {error.strerror}")
+    sys.stdout.write(f"{path} is changed\n")
+
+
+def main() -> None:
+    request = json.load(sys.stdin)
+    try:
+        {"view": view, "search": search, "edit": edit}[request.pop("tool")](request)
+    except KeyError as error:
+        fail(f"the argument {error} is missing")
+    except (TypeError, ValueError) as error:
+        fail(f"an argument is wrong: {error}")
+
+
+main()

@@ -1,0 +1,261 @@
+"""What a policy may try, in real sandboxes. Each is contained, answered with the right status, and leaves nothing behind."""
+
+import asyncio
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from libra_core.errors import ResourceError
+from libra_core.types.trajectory import ToolStatus
+from libra_core.workloads.sandbox.isolation import Isolation
+from libra_core.workloads.sandbox.local import find_isolation
+from libra_core.workloads.sandbox.types import Outcome, SandboxResult
+from support.sandboxes import LIMITS, MIB, Trial
+
+PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def _usable(isolation: Isolation) -> bool:
+    try:
+        return asyncio.run(find_isolation(LIMITS, wanted=isolation)) is isolation
+    except ResourceError:
+        return False
+
+
+@pytest.fixture(params=[Isolation.NAMESPACES, Isolation.BUBBLEWRAP], scope="module")
+def isolation(request: pytest.FixtureRequest) -> Isolation:
+    if not _usable(request.param):
+        pytest.skip(f"this host cannot isolate by {request.param}: it lacks bwrap or user namespaces")
+    return request.param
+
+
+@pytest.fixture
+def trial(isolation: Isolation) -> Trial:
+    return Trial(isolation=isolation)
+
+
+def _nothing_left(trial: Trial) -> None:
+    assert trial.left == []
+    assert not trial.folder_left
+
+
+def test_exit_code_decides_and_output_is_kept(trial: Trial) -> None:
+    good = trial.run("echo 0 errors, all tests passed; echo to stderr >&2")
+    assert good.status is ToolStatus.OK
+    assert good.output == "0 errors, all tests passed\nto stderr\n"
+    bad = trial.run("echo all tests passed; exit 3")
+    assert (bad.status, bad.exit_code) == (ToolStatus.ERROR, 3)
+    _nothing_left(trial)
+
+
+def test_processes_are_limited_before_any_bomb_is_tried(trial: Trial) -> None:
+    script = """
+import os, time
+count = 0
+try:
+    while count < 100:
+        if os.fork() == 0:
+            time.sleep(30)
+            os._exit(0)
+        count += 1
+except OSError as error:
+    print(count, error.strerror)
+"""
+    result = trial.run(f"exec {PYTHON} -c '{script}'", processes=16)
+    count, reason = result.output.strip().split(" ", 1)
+    assert 10 <= int(count) < 16
+    assert reason == "Resource temporarily unavailable"
+    _nothing_left(trial)
+
+
+def test_fork_bomb_is_contained(trial: Trial) -> None:
+    result = trial.run("bomb() { bomb | bomb & }; bomb; sleep 60", wall_s=2.0, processes=16)
+    assert result.status in {ToolStatus.TIMEOUT, ToolStatus.ERROR}
+    assert result.duration_s < 30.0
+    _nothing_left(trial)
+
+
+def test_endless_output_is_cut_and_ended(trial: Trial) -> None:
+    result = trial.run("yes libra")
+    assert (result.outcome, result.status) == (Outcome.OUTPUT, ToolStatus.ERROR)
+    assert len(result.output) == LIMITS.output_bytes
+    _nothing_left(trial)
+
+
+def test_ten_gigabytes_at_once_are_refused(trial: Trial) -> None:
+    result = trial.run(f"{PYTHON} -c 'x = bytearray(10 * 2**30)'")
+    assert result.status is ToolStatus.ERROR
+    assert "MemoryError" in result.output
+    _nothing_left(trial)
+
+
+def test_memory_of_all_processes_together_is_limited(trial: Trial) -> None:
+    hog = f"{PYTHON} -c 'import time; x = bytearray(60 * 2**20); time.sleep(30)'"
+    result = trial.run(f"for i in 1 2 3 4; do {hog} & done; wait", memory_bytes=128 * MIB, wall_s=25.0)
+    assert (result.outcome, result.status) == (Outcome.MEMORY, ToolStatus.ERROR)
+    _nothing_left(trial)
+
+
+def test_processor_time_of_all_processes_together_is_limited(trial: Trial) -> None:
+    spin = "while :; do :; done"
+    result = trial.run(f"({spin}) & ({spin}) & wait", cpu_s=1.0, wall_s=60.0)
+    assert (result.outcome, result.status) == (Outcome.CPU, ToolStatus.ERROR)
+    _nothing_left(trial)
+
+
+def test_sleeping_past_the_deadline_is_a_timeout(trial: Trial) -> None:
+    started_s = time.monotonic()
+    result = trial.run("echo begun; sleep 300", wall_s=0.5)
+    assert (result.status, result.output) == (ToolStatus.TIMEOUT, "begun\n")
+    assert time.monotonic() - started_s < 60.0
+    _nothing_left(trial)
+
+
+def test_a_daemon_dies_with_the_command_that_left_it(trial: Trial) -> None:
+    result = trial.run("(setsid nohup sleep 300 >/dev/null 2>&1 &) ; sleep 0.1; echo left")
+    assert (result.status, result.output) == (ToolStatus.OK, "left\n")
+    _nothing_left(trial)
+
+
+def test_a_daemon_that_holds_the_output_dies_too(trial: Trial) -> None:
+    assert trial.run("setsid sleep 300 & echo left").status is ToolStatus.OK
+    _nothing_left(trial)
+
+
+def test_removing_everything_harms_nothing(trial: Trial, tmp_path: Path) -> None:
+    witness = tmp_path / "witness"
+    witness.write_text("here")
+    result = trial.run("timeout 2 rm -rf --no-preserve-root / 2>/dev/null; test -x /bin/sh && echo standing")
+    assert (result.status, result.output) == (ToolStatus.OK, "standing\n")
+    assert witness.read_text() == "here"
+    assert Path("/bin/sh").exists()
+    _nothing_left(trial)
+
+
+def test_files_of_the_host_cannot_be_read(trial: Trial) -> None:
+    secret = Path.home() / ".libra-sandbox-test"
+    secret.write_text("SECRET")
+    try:
+        result = trial.run(
+            f"cat {secret} /proc/1/root{secret} /etc/shadow; ls -a {Path.home()}; ls {Path(__file__).parent}; true"
+        )
+    finally:
+        secret.unlink()
+    assert "SECRET" not in result.output
+    assert "root:" not in result.output
+    assert Path(__file__).name not in result.output
+    _nothing_left(trial)
+
+
+def test_network_cannot_be_reached(trial: Trial) -> None:
+    connect = "import socket; s = socket.socket(); s.settimeout(3); s.connect(('1.1.1.1', 53))"
+    result = trial.run(f'{PYTHON} -c "{connect}"')
+    assert result.status is ToolStatus.ERROR
+    assert "unreachable" in result.output
+    _nothing_left(trial)
+
+
+def test_servers_of_the_host_cannot_be_reached(trial: Trial) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        result = trial.run(f"{PYTHON} -c \"import socket; socket.create_connection(('127.0.0.1', {port}), 3)\"")
+    assert result.status is ToolStatus.ERROR
+    assert "refused" in result.output
+    _nothing_left(trial)
+
+
+def test_a_link_out_of_the_folder_leads_nowhere(trial: Trial, tmp_path: Path) -> None:
+    outside = tmp_path / "outside.txt"
+    outside.write_text("SECRET")
+    result = trial.run(f"ln -s {outside} out; cat out; echo changed > out; ln -s / all; ls all/home; true")
+    assert "SECRET" not in result.output
+    assert outside.read_text() == "SECRET"
+    _nothing_left(trial)
+
+
+def test_closing_follows_no_link(trial: Trial, tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").write_text("kept")
+    trial.run(f"ln -s {tmp_path}/kept link; mkdir locked; touch locked/file; chmod 000 locked")
+    assert (tmp_path / "kept" / "file").read_text() == "kept"
+    _nothing_left(trial)
+
+
+def test_a_large_file_is_refused(trial: Trial) -> None:
+    result = trial.run("dd if=/dev/zero of=big bs=1M count=64 2>&1; echo; wc -c < big")
+    assert int(result.output.split()[-1]) <= LIMITS.file_bytes
+    _nothing_left(trial)
+
+
+def test_many_files_end_at_the_disk_limit(trial: Trial) -> None:
+    script = "i=0; while :; do i=$((i+1)); head -c 4000000 /dev/zero > f$i || sleep 0.1; sleep 0.02; done"
+    result = trial.run(script, wall_s=60.0)
+    assert (result.outcome, result.status) == (Outcome.DISK, ToolStatus.ERROR)
+    _nothing_left(trial)
+
+
+def test_no_right_can_be_won_back(trial: Trial) -> None:
+    result = trial.run("unshare -U id; mount -t tmpfs none /mnt; su -c id; chown 0 . ; id -u; grep CapEff /proc/self/status")
+    assert result.output.rstrip().endswith("0000000000000000")
+    assert "\n1000\n" in result.output
+    _nothing_left(trial)
+
+
+def test_a_cancelled_call_leaves_no_process(trial: Trial) -> None:
+    with pytest.raises(TimeoutError):
+        trial.run("sleep 300", timeout_s=1.0)
+    _nothing_left(trial)
+
+
+def test_binary_output_and_a_signal_are_answered(trial: Trial) -> None:
+    result = trial.run(r"printf '\377\376\000end'; kill -9 $$")
+    assert (result.status, result.exit_code) == (ToolStatus.ERROR, -9)
+    assert result.output.endswith("end")
+    _nothing_left(trial)
+
+
+def test_files_outlive_a_command_but_not_the_sandbox(isolation: Isolation) -> None:
+    from libra_core.workloads.sandbox.local import LocalSandbox
+    from libra_core.workloads.sandbox.types import SandboxCommand
+    from libra_core.workloads.sandbox.view import host_view
+
+    async def two_commands() -> tuple[SandboxResult, Path]:
+        sandbox = LocalSandbox(isolation, host_view(), LIMITS, lambda folder: None)
+        await sandbox.run(SandboxCommand(argv=("/bin/sh", "-c", "echo kept > /work/a; echo also > /tmp/b")))
+        second = await sandbox.run(SandboxCommand(argv=("/bin/sh", "-c", "cat a /tmp/b -"), input="from the host\n"))
+        await sandbox.close()
+        return second, sandbox.home
+
+    result, home = asyncio.run(two_commands())
+    assert result.output == "kept\nalso\nfrom the host\n"
+    assert not home.exists()
+
+
+def test_a_host_that_isolates_nothing_is_refused_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere(name: str) -> str | None:
+        return None
+
+    monkeypatch.setattr(shutil, "which", nowhere)
+    with pytest.raises(ResourceError, match="unsafe_local"):
+        asyncio.run(find_isolation(LIMITS, wanted=Isolation.BUBBLEWRAP))
+    chosen = asyncio.run(find_isolation(LIMITS, wanted=Isolation.BUBBLEWRAP, unsafe_local=True))
+    assert chosen is Isolation.UNSAFE
+
+
+def test_without_isolation_limits_still_hold() -> None:
+    trial = Trial(isolation=Isolation.UNSAFE)
+    limited: list[tuple[Callable[[], SandboxResult], Outcome]] = [
+        (lambda: trial.run("sleep 300", wall_s=0.5), Outcome.TIMEOUT),
+        (lambda: trial.run("yes"), Outcome.OUTPUT),
+        (lambda: trial.run("for i in $(seq 40); do sleep 5 & done; wait", processes=8), Outcome.PROCESSES),
+        (lambda: trial.run("setsid sleep 300 & echo left"), Outcome.EXITED),
+    ]
+    for attempt, outcome in limited:
+        assert attempt().outcome is outcome
+        _nothing_left(trial)

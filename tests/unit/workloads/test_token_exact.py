@@ -1,0 +1,97 @@
+"""What is trained on is what was sampled, also where encoding its text again gives other tokens."""
+
+import asyncio
+from collections.abc import Sequence
+
+from libra_core.config.rollout import RolloutConfig
+from libra_core.config.workload import SearchR1Config
+from libra_core.runtime.agent_loop import AgentLoop, AgentTools
+from libra_core.runtime.fleet import EngineMember
+from libra_core.runtime.prefill_ahead import stay
+from libra_core.types.ids import EngineId, GroupId, PolicyVersion, TrajectoryId
+from libra_core.types.trajectory import FinishReason, GeneratedTurn, GenerationRequest, Trajectory, VersionSegment
+from libra_core.workloads.chat import Chat
+from libra_core.workloads.search_r1.file_source import FileQuestionSource
+from libra_core.workloads.search_r1.passages import Passage
+from libra_core.workloads.search_r1.questions_file import FileQuestion
+from libra_core.workloads.search_r1.tag_environment import TagSearchEnvironment
+from support.routing import CountedMoves
+from support.tokenizers import general_codec
+
+CODEC = general_codec()
+
+
+class Shelf:
+    async def search(self, query: str, top_k: int) -> Sequence[Passage]:
+        return (Passage(title="abc", text=f"found for {query}"),)
+
+
+def letters(text: str) -> tuple[int, ...]:
+    """One token per character: never what the tokenizer itself would give for text with a merge."""
+    return tuple(token for character in text for token in CODEC.encode_plain(character))
+
+
+def sampled(*turns: tuple[int, ...]) -> Trajectory:
+    """An engine that plays `turns`, cut at the stop tokens it is given."""
+    left = [list(turn) for turn in turns]
+
+    async def bind(_: object) -> EngineMember:
+        return EngineMember(engine_id=EngineId("engine-0"), tp=1, kv_tokens=10_000, handle=None)
+
+    async def generate(_: EngineMember, request: GenerationRequest) -> GeneratedTurn:
+        tokens: list[int] = []
+        while left[0] and not (tokens and tokens[-1] in request.stop_token_ids):
+            tokens.append(left[0].pop(0))
+        if not left[0]:
+            left.pop(0)
+        return GeneratedTurn(
+            token_ids=tuple(tokens),
+            logprobs=tuple(-0.5 for _ in tokens),
+            finish_reason=FinishReason.STOP,
+            versions=(VersionSegment(version=PolicyVersion(0), start=0, end=len(tokens)),),
+            cached_tokens=0,
+            first_token_s=0.0,
+            duration_s=0.0,
+        )
+
+    question = FileQuestion(key="k", text="abc?", answers=("abc",), source="nq")
+    prompt = FileQuestionSource(Chat(CODEC), [question], [], seed=0).prompt(question)
+    environment = TagSearchEnvironment(CODEC, SearchR1Config(), Shelf())
+    tools = AgentTools(
+        environment=environment,
+        bind=bind,
+        generate=generate,
+        release=lambda *_: None,
+        record=lambda *_: None,
+        foresee=stay,
+        watch=CountedMoves(),
+    )
+    loop = AgentLoop(
+        trajectory_id=TrajectoryId("t"),
+        group_id=GroupId("g"),
+        order=0,
+        sample_index=0,
+        prompt=prompt,
+        config=RolloutConfig().model_copy(update={"max_new_tokens": 500, "max_context_tokens": 5000}),
+        tools=tools,
+    )
+
+    async def play() -> Trajectory:
+        trajectory = await loop.run()
+        return trajectory.scored(await environment.score(prompt, trajectory))
+
+    return asyncio.run(play())
+
+
+def test_sampled_tokens_survive_where_their_text_has_a_shorter_encoding() -> None:
+    call, answer = letters("a > b <search> abc </search>"), letters("<answer> abc </answer>")
+    assert CODEC.encode_plain(CODEC.decode(call)) != call
+    trajectory = sampled(call, answer)
+    own = tuple(token for token, spoken in zip(trajectory.token_ids, trajectory.loss_mask, strict=True) if spoken)
+    assert own == call + answer
+    assert [value for value, spoken in zip(trajectory.logprobs, trajectory.loss_mask, strict=True) if spoken] == [-0.5] * len(own)
+    assert (trajectory.turns, len(trajectory.tool_returns), trajectory.reward) == (2, 1, 1.0)
+    returned = trajectory.tool_returns[0].token_ids
+    start = trajectory.prompt_tokens + len(call)
+    assert trajectory.token_ids[start : start + len(returned)] == returned
+    assert "found for abc" in CODEC.decode(returned)
