@@ -89,6 +89,80 @@ def plan(
     run_plan(config, overrides or [], history=history, as_json=as_json, explain=explain)
 
 
+@app.command("route-eval")
+@in_sentences
+def route_eval(
+    files: Annotated[list[Path], typer.Argument(help="Recorded trajectories, one data set a file (JSONL, also gzipped).")],
+    policy: Annotated[list[str] | None, typer.Option(help="Only this policy. Repeatable.")] = None,
+    buckets: Annotated[str | None, typer.Option(help="Limits: tokens (4000,12000) or quantiles (P50,P80,P95).")] = None,
+    prompts: Annotated[Path | None, typer.Option(help="JSONL with the text of tasks, for the embedding.")] = None,
+    epochs: Annotated[int, typer.Option(help="Visits of each prompt in GRPO-like order.")] = 2,
+    shuffles: Annotated[int, typer.Option(help="GRPO-like orders to average over.")] = 5,
+    figure: Annotated[Path | None, typer.Option(help="Draw the regrets to this file (png, svg, pdf).")] = None,
+    start: Annotated[str, typer.Option(help="Where a trajectory begins: smallest or predicted bucket.")] = "predicted",
+    seed: int = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Replay recorded trajectories through routing policies; every one is routed before it is learnt from."""
+    from flows.route_eval import run_route_eval, settings_of
+
+    settings = settings_of(policy or [], buckets, epochs=epochs, shuffles=shuffles, start=start, seed=seed)
+    run_route_eval(files, settings, prompts=prompts, figure=figure, as_json=as_json)
+
+
+@app.command()
+@in_sentences
+def decisions(run: Annotated[Path, typer.Argument(help="Run folder.")], as_json: JsonOption = False) -> None:
+    """Print every look that a run took at its plan: what was compared, decided, and gained."""
+    from flows.decisions import run_decisions
+
+    run_decisions(run, as_json=as_json)
+
+
+@app.command()
+@in_sentences
+def compare(
+    study: Annotated[Path, typer.Argument(help="YAML file of the study.")] = Path("configs/study/48gpu.yaml"),
+    systems: Annotated[str, typer.Option(help="Only these systems, for example libra,dynamic.")] = "",
+    workloads: Annotated[str, typer.Option(help="Only these workloads, for example search_r1,r2e_gym.")] = "",
+    seeds: Annotated[int | None, typer.Option(min=1, help="Paired seeds.")] = None,
+    steps: Annotated[int | None, typer.Option(min=8, help="Optimizer steps of each run.")] = None,
+    staleness: Annotated[int | None, typer.Option(min=0, help="The bound η, the same for all.")] = None,
+    overrides: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Simulate all systems on a cluster that need not be there; tables, figures and MLflow runs."""
+    from flows.compare import run_compare
+    from flows.study_parameters import CompareParameters
+
+    chosen = {
+        "systems": [name for name in systems.split(",") if name],
+        "workloads": [name for name in workloads.split(",") if name],
+    }
+    given = {"study": str(study), "seeds": seeds, "steps": steps, "staleness": staleness, "overrides": overrides or []}
+    run_compare(CompareParameters.model_validate(given | chosen), as_json=as_json)
+
+
+@app.command()
+@in_sentences
+def whatif(
+    source: Annotated[Path, typer.Argument(help="Folder that `libra compare` wrote, or a study's YAML file.")],
+    gpus: Annotated[str, typer.Option(help="48, a list 16,32,64, or a range 8..256.")] = "8..256",
+    system: Annotated[str, typer.Option(help="A system of the study.")] = "libra",
+    workload: Annotated[str, typer.Option(help="A workload of the study; the first one unless named.")] = "",
+    target_hours: Annotated[float | None, typer.Option(help="Find the cheapest cluster that takes at most so long.")] = None,
+    target_tokens_per_s: Annotated[float | None, typer.Option(help="Find the cheapest cluster that is at least so fast.")] = None,
+    overrides: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Replay a study's trajectories on other clusters: tokens/s and hours by GPUs, the knee, the cheapest that meets a goal."""
+    from flows.whatif import WhatIfParameters, run_whatif
+
+    given = {"source": source, "gpus": gpus, "system": system, "workload": workload, "overrides": overrides or []}
+    goals = {"target_hours": target_hours, "target_tokens_per_s": target_tokens_per_s}
+    run_whatif(WhatIfParameters.model_validate(given | goals), as_json=as_json)
+
+
 @app.command("warm-start")
 @in_sentences
 def warm_start(config: ConfigArgument = QUICKSTART, overrides: SetOption = None, as_json: JsonOption = False) -> None:
@@ -101,7 +175,7 @@ def warm_start(config: ConfigArgument = QUICKSTART, overrides: SetOption = None,
 @app.command()
 @in_sentences
 def serve(config: ConfigArgument = QUICKSTART) -> None:
-    """Serve the deployment `libra-train` until interrupted; runs are started from Prefect's UI or command line."""
+    """Serve the deployments `libra-train` and `libra-compare` until interrupted; runs start from Prefect's UI or command line."""
     from flows.commands import run_serve
 
     run_serve(config)

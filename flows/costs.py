@@ -29,11 +29,13 @@ def run_calibrate(*, quick: bool, output: Path, as_json: bool) -> None:
     with json_output(as_json) as emit:
         from libra_core.engines.calibration.calibrate import QUICK, Grid, calibrate
 
-        profile = calibrate(QUICK if quick else Grid(), lambda line: console.print(line, highlight=False))
+        found = calibrate(QUICK if quick else Grid(), lambda line: console.print(line, highlight=False, soft_wrap=True))
+        profile = found.profile
         write_measured(profile, output)
         if not as_json:
-            console.print(*_laws(profile), f"written to {output}", sep="\n", highlight=False, soft_wrap=True)
-        emit(asdict(profile))
+            missing = [f"not measured: {part}" for part in found.missing]
+            console.print(*_laws(profile), *missing, f"written to {output}", sep="\n", highlight=False, soft_wrap=True)
+        emit(asdict(profile) | {"missing": list(found.missing)})
 
 
 def _laws(profile: MeasuredProfile) -> list[str]:

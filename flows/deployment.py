@@ -1,17 +1,20 @@
-"""The deployment `libra-train` on one host: a long process that starts each run in a process of its own."""
+"""The deployments on one host: a long process that starts each run in a process of its own."""
 
 from pathlib import Path
 
 from prefect import serve
 
+from flows.comparison import comparison
 from flows.parameters import TrainParameters
+from flows.study_parameters import CompareParameters
 from flows.training import train
 
 DEPLOYMENT = "libra-train"
+STUDY_DEPLOYMENT = "libra-compare"
 
 
 def serve_training(config: Path) -> None:
-    """Blocks until interrupted."""
+    """Trainings and studies. Blocks until interrupted."""
     deployment = train.to_deployment(
         name=DEPLOYMENT,
         parameters={"parameters": TrainParameters(config=str(config)).model_dump()},
@@ -19,4 +22,11 @@ def serve_training(config: Path) -> None:
         description="One GRPO training; see docs/operations.md.",
         concurrency_limit=1,
     )
-    serve(deployment, pause_on_shutdown=False, limit=2)
+    study = comparison.to_deployment(
+        name=STUDY_DEPLOYMENT,
+        parameters={"parameters": CompareParameters().model_dump()},
+        tags=["libra"],
+        description="A simulated study of all systems; see docs/study.md.",
+        concurrency_limit=1,
+    )
+    serve(deployment, study, pause_on_shutdown=False, limit=2)

@@ -48,6 +48,8 @@ def plan_json(report: PlanReport, loaded: Loaded, solve_s: float) -> dict[str, A
         "model": loaded.model.name,
         "lengths": loaded.lengths_source,
         "grounding": str(loaded.device.grounding),
+        "engine_costs": loaded.costs.engine_grounding(report.best.plan),
+        "trainer_costs": loaded.costs.trainer_grounding(report.best.plan),
         "num_gpus": loaded.problem.cluster.num_gpus,
         "num_candidates": report.num_candidates,
         "solve_s": round(solve_s, 4),

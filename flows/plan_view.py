@@ -92,6 +92,9 @@ def verdict_lines(report: PlanReport, loaded: Loaded, solve_s: float) -> list[st
         lines.append(f"{head} {item.change}: T_iter {item.t_iter_s:.1f} s ({change:+.1%})")
     lines += [f"note         {note}" for note in report.notes]
     lines.append(f"grounding    device {loaded.device.grounding}; lengths {loaded.lengths_source}")
+    if loaded.costs.uses_profile or loaded.costs.unused:
+        lines.append(f"             engines: {loaded.costs.engine_grounding(best.plan)}")
+        lines.append(f"             trainer: {loaded.costs.trainer_grounding(best.plan)}")
     lines.append(f"solved in    {solve_s * 1000:.0f} ms over {report.num_candidates} candidates")
     return lines
 

@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from libra_core.config import LibraConfig
-from libra_core.engines.model_folder import check_model_folder
 from libra_core.errors import ResourceError
 from libra_core.types.session import SessionRef
 
 if TYPE_CHECKING:
     from libra_core.runtime.session import Connection, Session
+    from libra_core.simulation.backend import SimulatedSession
 
 Report = Callable[[str, float], None]
 
-_sessions: dict[str, "Session"] = {}
+_sessions: dict[str, "Session | SimulatedSession"] = {}
 """Sessions that this process owns, by run id."""
 
 
@@ -24,12 +24,24 @@ def open_session(config: LibraConfig, run_dir: Path, report: Report) -> SessionR
     Raises:
         LibraError: one sentence; nothing that was started is left behind.
     """
+    if config.backend.kind == "simulated":
+        return _open_simulated(config, run_dir, report)
+    from libra_core.engines.model_folder import check_model_folder
     from libra_core.runtime.session import require_memory, start_session
 
     require_memory(config)
     folder = prepare_policy(config, report)
     check_model_folder(folder, layout=config.training.layout, engine_degrees=tuple(group.tp for group in config.rollout.engines))
     session = start_session(config, folder, run_dir, report)
+    _sessions[session.ref.run_id] = session
+    return session.ref
+
+
+def _open_simulated(config: LibraConfig, run_dir: Path, report: Report) -> SessionRef:
+    from libra_core.simulation.backend import SimulatedSession
+
+    report("compiling the simulation", 0.0)
+    session = SimulatedSession(config, run_dir)
     _sessions[session.ref.run_id] = session
     return session.ref
 
@@ -47,7 +59,7 @@ def prepare_policy(config: LibraConfig, report: Report) -> Path:
     return ensure_policy(config, report).folder
 
 
-def connect(session: SessionRef) -> "Connection":
+def connect(session: SessionRef) -> "Connection | SimulatedSession":
     """Clients of a session that this process opened."""
     owned = _sessions.get(session.run_id)
     if owned is None or owned.connection is None:

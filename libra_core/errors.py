@@ -41,6 +41,12 @@ class TrainerLostError(LibraError):
     exit_code = 3
 
 
+class ElasticError(LibraError):
+    """The side channel between the core and a hybrid replica broke or was refused; the core goes on, the replica joins anew."""
+
+    exit_code = 3
+
+
 class SandboxLostError(LibraError):
     """A sandbox failed on its own account; whatever ran in it says nothing about the policy."""
 

@@ -24,7 +24,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LibraConfig:
     """
     values = _read_chain(Path(path), seen=())
     for override in overrides:
-        _apply_override(values, override)
+        apply_override(values, override)
     return validate_config(values)
 
 
@@ -136,7 +136,8 @@ def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _apply_override(values: dict[str, Any], override: str) -> None:
+def apply_override(values: dict[str, Any], override: str) -> None:
+    """Set `a.b=c` in a tree of mappings; raises `ConfigError`."""
     key, separator, text = override.partition("=")
     if not separator or not key.strip():
         raise ConfigError(f"--set needs key=value, got {override!r}; for example --set training.steps=10")

@@ -6,7 +6,9 @@ from libra_core.config.base import Section
 from libra_core.config.model import ModelConfig
 from libra_core.config.planner import PlannerConfig
 from libra_core.config.rollout import RolloutConfig
+from libra_core.config.routing import RoutingConfig
 from libra_core.config.runtime import BackendConfig, OrchestrationConfig, RunConfig, TrackingConfig
+from libra_core.config.simulation import SimulationConfig
 from libra_core.config.training import PublicationConfig, TrainingConfig
 from libra_core.config.workload import SearchR1Config, WorkloadConfig
 
@@ -20,11 +22,13 @@ class LibraConfig(Section):
     model: ModelConfig = ModelConfig()
     workload: WorkloadConfig = SearchR1Config()
     rollout: RolloutConfig = RolloutConfig()
+    routing: RoutingConfig = RoutingConfig()
     training: TrainingConfig = TrainingConfig()
     publication: PublicationConfig = PublicationConfig()
     orchestration: OrchestrationConfig = OrchestrationConfig()
     tracking: TrackingConfig = TrackingConfig()
     planner: PlannerConfig = PlannerConfig()
+    simulation: SimulationConfig = SimulationConfig()
 
     @model_validator(mode="after")
     def _batch_divides_over_ranks(self) -> "LibraConfig":
@@ -43,6 +47,18 @@ class LibraConfig(Section):
         return self.rollout.mode == "asynchronous" if asked is None else asked
 
     @model_validator(mode="after")
+    def _a_limit_per_bucket(self) -> "LibraConfig":
+        buckets = len({group.tp for group in self.rollout.engines})
+        for name in ("limits_tokens", "limit_quantiles"):
+            given = getattr(self.routing, name)
+            if given is not None and len(given) != buckets - 1:
+                raise ValueError(
+                    f"routing.{name} has {len(given)} values, but rollout.engines has {buckets} different tp and the last of "
+                    f"their buckets has no limit; give {buckets - 1}"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _colocation_is_possible(self) -> "LibraConfig":
         if self.rollout.mode == "colocated" and self.training.streamed:
             raise ValueError(
@@ -57,7 +73,7 @@ class LibraConfig(Section):
 
     @model_validator(mode="after")
     def _tiny_policy_divides(self) -> "LibraConfig":
-        if self.model.path is not None:
+        if self.model.path is not None or self.backend.kind == "simulated":
             return self
         tiny = self.model.tiny
         degrees = {self.training.layout.tp, *(group.tp for group in self.rollout.engines)}

@@ -15,10 +15,10 @@ class PlannerConfig(Section):
     num_gpus: int | None = Field(default=None, ge=1)
     """Unset: all GPUs of all nodes. Fewer leave the last node partly used."""
     device: str = "a800_sxm_80"
-    """Device profile: a name in `configs/hardware` or a path."""
+    """Device profile: a name in `configs/hardware` or a path. The CPU backend is always planned on `cpu_host`."""
     profile: str | None = None
-    """Profile of this host by `libra calibrate`, from which a run forecasts its rollout. Unset: the kernels of `device`, on
-    the CPU backend those of `cpu_host` (orders of magnitude only)."""
+    """Profile of this host by `libra calibrate`: engine and trainer costs of plans and forecasts on the CPU backend, where the
+    model is the same. Unset: the kernels of `device`, on the CPU backend those of `cpu_host` (orders of magnitude only)."""
     model: str | None = None
     """Model facts: a name in `configs/model`, an HF folder or a `config.json`. Unset: `model.path`."""
     history: str | None = None

@@ -10,7 +10,8 @@ from libra_core.config.base import Section
 class BackendConfig(Section):
     """Device and cluster."""
 
-    kind: Literal["cpu", "gpu"] = "cpu"
+    kind: Literal["cpu", "gpu", "simulated"] = "cpu"
+    """`simulated`: virtual time, see `simulation`; nothing is started."""
     ray_address: str = "local"
     """`local` starts a private Ray on this machine; otherwise the address of a running cluster."""
     threads_per_process: int = Field(default=1, ge=1)

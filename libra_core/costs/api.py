@@ -1,5 +1,6 @@
 """What the rest of Libra may use of the cost evaluator. Seconds, bytes, tokens; pure; numpy and yaml only."""
 
+from libra_core.costs.calibrated import CalibratedEngines, CalibratedTrainer
 from libra_core.costs.facts import DeviceProfile, Fit, Grounding, Link, ModelFacts, Provenance
 from libra_core.costs.intervals import EngineLimits, RequestTable
 from libra_core.costs.layouts import TrainingLoad, TrainingShape
@@ -12,6 +13,8 @@ from libra_core.costs.training import TrainEstimate, TrainingCosts, TrainTimePar
 from libra_core.costs.transitions import TransitionCosts
 
 __all__ = [
+    "CalibratedEngines",
+    "CalibratedTrainer",
     "DeviceProfile",
     "EngineLimits",
     "Fit",

@@ -101,12 +101,16 @@ class MeasuredTrainingCosts:
 
     def t_train_s(self, load: TrainingLoad, *, tp: int = 1, pp: int = 1, micro_batch_tokens: int = 4096) -> float:
         """One optimizer step of one replica, by 1F1B. Raises `ConfigError` for a layout that was not measured."""
+        law = self.law(tp, pp)
+        micro_batches = max(1, ceil(load.tokens / micro_batch_tokens))
+        return law.busy_s(load, micro_batches) * (micro_batches + pp - 1) / micro_batches + law.step_s
+
+    def law(self, tp: int, pp: int) -> TrainerLawFit:
+        """Raises `ConfigError` for a layout that was not measured."""
         fit = self.fits(tp, pp)
         if not fit.fits:
             raise ConfigError(fit.reason)
-        law = self._trainers[tp, pp]
-        micro_batches = max(1, ceil(load.tokens / micro_batch_tokens))
-        return law.busy_s(load, micro_batches) * (micro_batches + pp - 1) / micro_batches + law.step_s
+        return self._trainers[tp, pp]
 
     def fits(self, tp: int, pp: int) -> Fit:
         if (tp, pp) in self._trainers:

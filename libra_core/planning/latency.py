@@ -23,6 +23,8 @@ _LEAST_FREE_SHARE = 0.05
 """Prefill never takes more than the rest of an engine's time."""
 _USABLE_KV = 0.93
 """Share of the KV cache beyond which running sequences are preempted (`spikes/simulation`)."""
+LANDED = (0.02, 0.2, 0.4, 0.6, 0.8)
+"""Shares of a batch's groups at whose landing the trainer's backlog is looked at."""
 _GRID_BELOW = 28
 _GRID_ABOVE = 8
 
@@ -87,12 +89,19 @@ class LatencyCurve:
     rate: Floats
     slowest_of_batch: Floats
     slowest_of_group: Floats
+    landed: Floats
+    """`[rates, LANDED]` latencies within which so many of the groups are complete."""
 
     def of_batch(self, rate: Floats) -> Floats:
         return np.interp(rate, self.rate, self.slowest_of_batch)
 
     def of_group(self, rate: Floats) -> Floats:
         return np.interp(rate, self.rate, self.slowest_of_group)
+
+    def backlog_s(self, rate: Floats, work_s: Floats) -> Floats:
+        """What `backlog_s` says of a batch whose trajectories arrive at `rate`; all `[n]`."""
+        landed = np.stack([np.interp(rate, self.rate, column) for column in self.landed.T], axis=-1)
+        return backlog_s(work_s, self.of_batch(rate), landed)
 
 
 def engine_law(costs: EngineCosts, tp: int, lengths: LengthTable, regime: Regime) -> EngineLaw:
@@ -104,7 +113,7 @@ def engine_law(costs: EngineCosts, tp: int, lengths: LengthTable, regime: Regime
         + step.prefill_b_s_per_token * lengths.prefill_tokens
         + step.prefill_c_s_per_token2 * lengths.prefill_pairs
     )
-    in_flight = (regime.staleness + regime.age_slack + 1) * regime.batch
+    in_flight = (regime.staleness + 1) * regime.batch
     slots = max(1, min(int(regime.kv_fill * costs.kv_tokens(tp) / context) + 1, in_flight))
     most = max(min(float(regime.max_num_seqs), _USABLE_KV * costs.kv_tokens(tp) / context), 1.0)
     law = EngineLaw(
@@ -135,7 +144,28 @@ def latency_curve(law: EngineLaw, lengths: LengthTable, regime: Regime) -> Laten
         rate=rate,
         slowest_of_batch=_expected_maximum(sorted_latencies, shares, regime.batch),
         slowest_of_group=_expected_maximum(sorted_latencies, shares, regime.group_size),
+        landed=_landed(sorted_latencies, shares, regime.group_size),
     )
+
+
+def backlog_s(work_s: Floats, latest_s: Floats, landed_s: Floats) -> Floats:
+    """What a trainer that takes groups as they land has left of a step's `work_s` when the last one lands; `[n]`.
+
+    All groups start together, so most of them land late: `max over t of work·(1 - landed(t)) - (latest - t)`.
+    """
+    waiting = work_s[..., None] * (1.0 - np.array(LANDED)) - (latest_s[..., None] - landed_s)
+    return np.maximum(waiting.max(axis=-1), 0.0)
+
+
+def landed_s(values: Floats, weight: Floats, group: int) -> Floats:
+    """`[LANDED]` latencies within which so many groups are complete, from latencies `[n]` with shares `[n]`."""
+    ordered, shares = _sorted(values[None, :], weight)
+    return _landed(ordered, shares, group)[0]
+
+
+def _landed(ordered: Floats, upto: Floats, group: int) -> Floats:
+    rows = [np.minimum((upto < share ** (1.0 / group)).sum(axis=1), upto.shape[1] - 1) for share in LANDED]
+    return np.stack([np.take_along_axis(ordered, row[:, None], axis=1)[:, 0] for row in rows], axis=1)
 
 
 def expected_maxima(values: Floats, weight: Floats, draws: Sequence[int]) -> list[float]:

@@ -8,10 +8,7 @@ from libra_core.config import LibraConfig
 from libra_core.costs.api import (
     DeviceProfile,
     ModelFacts,
-    RolloutCosts,
-    TrainingCosts,
     TransitionCosts,
-    load_device,
     load_model,
 )
 from libra_core.errors import ConfigError
@@ -20,6 +17,7 @@ from libra_core.planning.example_lengths import LAWS, example_records
 from libra_core.planning.history_file import read_history
 from libra_core.planning.lengths import length_table
 from libra_core.planning.problem import Cluster, Costs, ModelShape, PlanningProblem, Regime
+from libra_core.planning.run_costs import RunCosts, run_costs
 from libra_core.types.forecast import Mode
 from libra_core.types.lengths import LengthRecord
 from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
@@ -32,9 +30,13 @@ class Loaded:
     """A problem and where its numbers come from."""
 
     problem: PlanningProblem
-    device: DeviceProfile
+    costs: RunCosts
     model: ModelFacts
     lengths_source: str
+
+    @property
+    def device(self) -> DeviceProfile:
+        return self.costs.device
 
 
 def load_problem(config: LibraConfig, history: Path | None = None) -> Loaded:
@@ -42,22 +44,16 @@ def load_problem(config: LibraConfig, history: Path | None = None) -> Loaded:
     named = config.planner.model or config.model.path
     if named is None:
         raise ConfigError("planner.model is unset and so is model.path; name one, for example planner.model=qwen3_14b")
-    device, model = load_device(config.planner.device), load_model(named)
+    model = load_model(named)
+    costs = run_costs(config, model)
     path = history or (Path(config.planner.history) if config.planner.history else None)
     records = read_history(path) if path else example_records(LAWS[config.planner.lengths], _EXAMPLES)
     source = str(path) if path else f"generated after {config.planner.lengths}"
-    return Loaded(problem=problem_of(config, records, device, model), device=device, model=model, lengths_source=source)
+    return Loaded(problem=problem_of(config, records, costs, model), costs=costs, model=model, lengths_source=source)
 
 
-def problem_of(config: LibraConfig, records: Sequence[LengthRecord], device: DeviceProfile, model: ModelFacts) -> PlanningProblem:
-    """The problem that a configuration, a history and a device state."""
-    engines = RolloutCosts(device, model, utilization=config.rollout.gpu_memory_utilization)
-    trainer = TrainingCosts(
-        device,
-        model,
-        node_size=config.planner.gpus_per_node,
-        logprob_pass=config.training.loss.old_logprobs == "recompute",
-    )
+def problem_of(config: LibraConfig, records: Sequence[LengthRecord], costs: RunCosts, model: ModelFacts) -> PlanningProblem:
+    """The problem that a configuration, a history and the evaluators state."""
     degrees = tuple(2**power for power in range(config.planner.gpus_per_node.bit_length()))
     return PlanningProblem(
         cluster=Cluster(num_gpus=config.planner.total_gpus, gpus_per_node=config.planner.gpus_per_node),
@@ -69,9 +65,10 @@ def problem_of(config: LibraConfig, records: Sequence[LengthRecord], device: Dev
         ),
         regime=regime_of(config),
         lengths=length_table(records, half_life_steps=config.planner.half_life_steps),
-        costs=Costs(engines=engines, trainer=trainer, moving=TransitionCosts(device, model)),
+        costs=Costs(engines=costs.engines, trainer=costs.trainer, moving=TransitionCosts(costs.device, model)),
         rollout_degrees=degrees,
         train_degrees=degrees,
+        train_shape=costs.shape,
         active=_configured(config),
         router=_router(config),
         drift=config.planner.drift,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from libra_core.costs.api import EngineLimits, RequestTable, StepCoefficients
 from libra_core.planning.confusion import RouterSkill
-from libra_core.planning.latency import EngineLaw, engine_law, expected_maxima
+from libra_core.planning.latency import EngineLaw, backlog_s, engine_law, expected_maxima, landed_s
 from libra_core.planning.lengths import LengthTable
 from libra_core.planning.objective import Paces, combine
 from libra_core.planning.problem import EngineCosts, Regime
@@ -95,32 +95,84 @@ def solve_mixed(classes: Sequence[FleetClass], pace: Paces, regime: Regime) -> M
     publication, train = float(pace.publication_s[0]), float(pace.train_s[0])
     fleet = max(regime.batch * item.share / item.engines * item.law.work_s for item in classes) + publication
     floor = max(fleet, train)
-    low, high = floor, max(floor, _bound(classes, pace, regime, floor)[0])
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _bound(classes, pace, regime, middle)[0] > middle else (low, middle)
-    _, slowest, group, latency = _bound(classes, pace, regime, high)
+    if regime.staleness == 0:
+        window = _burst_window_s(classes, regime)
+        found = _judged(classes, pace, regime, (window, window))
+        t_iter = max(floor, found.bound_s)
+    else:
+        t_iter = _fixed_point_s(classes, pace, regime, floor)
+        window = _active_s(t_iter, pace.paused_s)
+        found = _judged(classes, pace, regime, (_active_s(t_iter, pace.quiet_s), window))
     last = classes[-1]
     return MixedSolution(
-        t_iter_s=high,
-        terms=Terms(trainer_s=train, fleet_s=fleet, slowest_s=slowest, group_s=group),
-        latency_s=latency,
-        batch=float(last.law.batch(_rate(last, pace, regime, high))[0]),
+        t_iter_s=t_iter,
+        terms=Terms(trainer_s=train, fleet_s=fleet, slowest_s=found.slowest_s, group_s=found.group_s),
+        latency_s=found.latency_s,
+        batch=float(last.law.batch(_rate(last, regime, window))[0]),
     )
 
 
-def _bound(classes: Sequence[FleetClass], pace: Paces, regime: Regime, t_iter_s: float) -> tuple[float, float, float, float]:
-    values = [item.law.latencies(_rate(item, pace, regime, t_iter_s), item.lengths)[0] for item in classes]
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """The latency terms when a batch arrives within some window."""
+
+    slowest_s: float
+    group_s: float
+    latency_s: float
+
+    @property
+    def bound_s(self) -> float:
+        return max(self.slowest_s, self.group_s)
+
+
+def _judged(classes: Sequence[FleetClass], pace: Paces, regime: Regime, windows: tuple[float, float]) -> _Judged:
+    """`windows`: seconds within which the arrivals of an iteration meet the slowest trajectory, and an average group."""
+    met, mean = (_latencies(classes, regime, window) for window in windows)
     weights = np.concatenate([item.lengths.weight * item.share for item in classes])
-    latencies = np.concatenate(values)
-    of_batch, of_group = expected_maxima(latencies, weights, (regime.batch, regime.group_size))
+    (of_batch,), (of_group,) = expected_maxima(met, weights, [regime.batch]), expected_maxima(mean, weights, [regime.group_size])
+    if regime.staleness == 0:
+        landed = landed_s(met, weights, regime.group_size)
+        pace = pace.with_backlog(backlog_s(pace.streamed_s, np.array([of_batch]), landed[None, :]))
     slowest, group = combine(np.array([of_batch]), np.array([of_group]), pace, regime)
-    return float(max(slowest[0], group[0])), float(slowest[0]), float(group[0]), of_batch
+    return _Judged(float(slowest[0]), float(group[0]), of_batch)
 
 
-def _rate(item: FleetClass, pace: Paces, regime: Regime, t_iter_s: float) -> Floats:
-    active = max(t_iter_s - float(pace.quiet_s[0]), 1e-6)
-    return np.array([regime.batch * item.share / item.engines / active])
+def _latencies(classes: Sequence[FleetClass], regime: Regime, window_s: float) -> Floats:
+    return np.concatenate([item.law.latencies(_rate(item, regime, window_s), item.lengths)[0] for item in classes])
+
+
+def _fixed_point_s(classes: Sequence[FleetClass], pace: Paces, regime: Regime, floor: float) -> float:
+    def bound(t_iter_s: float) -> float:
+        windows = _active_s(t_iter_s, pace.quiet_s), _active_s(t_iter_s, pace.paused_s)
+        return _judged(classes, pace, regime, windows).bound_s
+
+    low, high = floor, max(floor, bound(floor))
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if bound(middle) > middle else (low, middle)
+    return high
+
+
+def _burst_window_s(classes: Sequence[FleetClass], regime: Regime) -> float:
+    """Latency of the slowest trajectory of a batch that arrives within this very time."""
+    weights = np.concatenate([item.lengths.weight * item.share for item in classes])
+
+    def slowest(window_s: float) -> float:
+        return expected_maxima(_latencies(classes, regime, window_s), weights, [regime.batch])[0]
+
+    low, high = 1e-3, slowest(1e-3)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if slowest(middle) > middle else (low, middle)
+    return high
+
+
+def _active_s(t_iter_s: float, without: Floats) -> float:
+    return max(t_iter_s - float(without[0]), 1e-6)
+
+
+def _rate(item: FleetClass, regime: Regime, window_s: float) -> Floats:
+    return np.array([regime.batch * item.share / item.engines / window_s])
 
 
 def _repeated(step: StepCoefficients, times: float) -> StepCoefficients:

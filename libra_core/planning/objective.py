@@ -2,14 +2,24 @@
 
 ```
 A  T_train                                   B  K/E · engine seconds per trajectory + publication
-C  (E[max of K] L(T) + R + publication) / (η + 1 + X)        D  (E[max of G] L(T) + R') / (η + 1)
+C  (E[max of K] L(T) + R + publication) / (η + 1 + X)        D  (E[max of G] L(T) + R + publication) / (η + 1/2)
 ```
 R is what is left to train when the last group lands. L falls when T grows, so each candidate has exactly one fixed point.
 Colocated: the engines pause while the trainer works; T = T_train + max(B, C) with C = E[max of K] L / (η + 1).
+
+D counts groups: of the η + 1 batches in flight one is complete when a step starts, so with the groups' latency Y and
+`t = T - R - publication`, `Σ over k ≥ 0 of P(Y > t + k·T) = η`; by the midpoint rule the sum is `(E[Y] - t)/T + 1/2`. With η = 0
+that is C, and D only L of a group, R and publication.
+
+The load that L is computed at: groups are admitted with a new version, so the η + 1 batches that the oldest trajectory meets all
+arrive before the last R of its time, `lam = K/(E·(T - publication - R/(η + 1 + X)))`. With η = 0 all K start together and X
+changes nothing, since a step then needs every group that was admitted: `lam = K/(E·L)`. The groups of such a burst land late, so
+R of a streamed step is at least the trainer's backlog (`latency.backlog_s`). All of it is checked in
+`tests/benchmarks/plan_regret.py`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +33,12 @@ Bools = NDArray[np.bool_]
 
 BIAS = 1.06
 """The closed form is 6 % below the event simulation throughout (`notes/study.md` section 2)."""
-ERROR = 0.10
-"""Mean absolute error of the forecast against event simulations: 4-8 % in `notes/study.md`, 9-10 % in `plan_regret.py`."""
+ERROR = 0.08
+"""Mean absolute error of the forecast against event simulations: 4-8 % in `notes/study.md`, alike in `plan_regret.py`."""
 _GROUPS_LEFT = 3
 """Groups still to train when the last one of a streamed step lands."""
+_HALF = 0.5
+"""Of a step, that a group waits for the others of its batch."""
 _BISECTIONS = 48
 
 
@@ -68,12 +80,20 @@ class Paces:
     """With the loss of streaming, or with the switch of a colocated run."""
     left_s: Floats
     """R."""
-    half_batch_s: Floats
-    """What D adds: half of the work left, and for a whole step half of the wait for the batch."""
+    fixed_s: Floats
+    """Part of the training that comes once a step."""
+    streamed_s: Floats
+    """Rest of the training when groups are trained as they land, else 0."""
     publication_s: Floats
     colocated: Bools
     quiet_s: Floats
+    """Part of an iteration in which nothing arrives that the slowest trajectory meets."""
+    paused_s: Floats
     """Part of an iteration in which the engines do not run."""
+
+    def with_backlog(self, backlog_s: Floats) -> "Paces":
+        """Where the trainer is behind when the last group lands."""
+        return replace(self, left_s=np.maximum(self.left_s, np.where(self.streamed_s > 0, self.fixed_s + backlog_s, 0.0)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,15 +126,16 @@ def paces(options: Options, regime: Regime) -> Paces:
     fixed = np.minimum(options.train_fixed_s, train)
     share = min(_GROUPS_LEFT * regime.group_size / regime.batch, 1.0)
     left = np.where(options.streamed & ~options.colocated, fixed + (train - fixed) * share, train)
-    half = left / 2 + np.where(options.streamed, 0.0, train / 2)
-    waiting = left if regime.staleness == 0 else options.publication_s
+    waiting = options.publication_s + left / _window_steps(regime)
     return Paces(
         train_s=train,
         left_s=left,
-        half_batch_s=half,
+        fixed_s=fixed,
+        streamed_s=np.where(options.streamed & ~options.colocated, train - fixed, 0.0),
         publication_s=np.where(options.colocated, 0.0, options.publication_s),
         colocated=options.colocated,
         quiet_s=np.where(options.colocated, train, waiting),
+        paused_s=np.where(options.colocated, train, options.publication_s),
     )
 
 
@@ -123,14 +144,14 @@ def solve(options: Options, curves: Mapping[int, LatencyCurve], regime: Regime) 
     pace = paces(options, regime)
     fleet = _fleet_s(options, curves, regime) + np.where(options.colocated, pace.train_s, pace.publication_s)
     floor = np.maximum(fleet, pace.train_s)
-    low, high = floor.copy(), np.maximum(floor, _latency_bound(options, curves, regime, pace, floor))
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        above = _latency_bound(options, curves, regime, pace, middle) > middle
-        low, high = np.where(above, middle, low), np.where(above, high, middle)
-    t_iter = np.where(_latency_bound(options, curves, regime, pace, floor) <= floor, floor, high)
-    slowest, group, latency = _latency_terms(options, curves, regime, pace, t_iter)
-    rate = _rate(options, regime, pace, t_iter)
+    if regime.staleness == 0:
+        rate = _burst_rate(options, curves, regime)
+        slowest, group, latency = _latency_terms(options, curves, regime, pace, (rate, rate))
+        t_iter = np.maximum(floor, np.maximum(slowest, group))
+    else:
+        t_iter = _fixed_point(options, curves, regime, pace, floor)
+        rate = _rate(options, regime, t_iter - pace.paused_s)
+        slowest, group, latency = _latency_terms(options, curves, regime, pace, _rates(options, regime, pace, t_iter))
     batch = np.zeros(len(options))
     for tp, rows in _by_degree(options):
         batch[rows] = curves[tp].law.batch(rate[rows])
@@ -145,11 +166,45 @@ def solve(options: Options, curves: Mapping[int, LatencyCurve], regime: Regime) 
     )
 
 
+def _fixed_point(options: Options, curves: Mapping[int, LatencyCurve], regime: Regime, pace: Paces, floor: Floats) -> Floats:
+    """Least T at or above the floor that the latency terms do not exceed."""
+
+    def bound(t_iter: Floats) -> Floats:
+        slowest, group, _ = _latency_terms(options, curves, regime, pace, _rates(options, regime, pace, t_iter))
+        return np.maximum(slowest, group)
+
+    at_floor = bound(floor)
+    low, high = floor.copy(), np.maximum(floor, at_floor)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        above = bound(middle) > middle
+        low, high = np.where(above, middle, low), np.where(above, high, middle)
+    return np.where(at_floor <= floor, floor, high)
+
+
+def _burst_rate(options: Options, curves: Mapping[int, LatencyCurve], regime: Regime) -> Floats:
+    """Rate at which a batch arrives within the latency of its own slowest trajectory."""
+    each = regime.batch / options.engines
+    rate = np.zeros(len(options))
+    for tp, rows in _by_degree(options):
+        low, high = np.zeros(rows.size), np.full(rows.size, curves[tp].slowest_of_batch[-1])
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            above = curves[tp].of_batch(each[rows] / middle) > middle
+            low, high = np.where(above, middle, low), np.where(above, high, middle)
+        rate[rows] = each[rows] / high
+    return rate
+
+
+def _window_steps(regime: Regime) -> int:
+    """Steps from a group's admission to the one that must train it; slack needs other groups that can be trained instead."""
+    return regime.staleness + 1 + (regime.age_slack if regime.staleness else 0)
+
+
 def combine(latency_of_batch: Floats, latency_of_group: Floats, pace: Paces, regime: Regime) -> tuple[Floats, Floats]:
     """C and D from the two expected maxima."""
-    publication = pace.publication_s if regime.staleness else np.zeros_like(pace.publication_s)
-    slowest = (latency_of_batch + pace.left_s + publication) / (regime.staleness + 1 + regime.age_slack)
-    group = (latency_of_group + pace.half_batch_s) / (regime.staleness + 1)
+    slowest = (latency_of_batch + pace.left_s + pace.publication_s) / _window_steps(regime)
+    group = (latency_of_group + pace.left_s + pace.publication_s) / (regime.staleness + (_HALF if regime.staleness else 1.0))
     alternating = latency_of_batch / (regime.staleness + 1) + pace.train_s
     return np.where(pace.colocated, alternating, slowest), np.where(pace.colocated, 0.0, group)
 
@@ -161,24 +216,26 @@ def _fleet_s(options: Options, curves: Mapping[int, LatencyCurve], regime: Regim
     return regime.batch / options.engines * work
 
 
-def _latency_bound(options: Options, curves: Mapping[int, LatencyCurve], regime: Regime, pace: Paces, t_iter: Floats) -> Floats:
-    slowest, group, _ = _latency_terms(options, curves, regime, pace, t_iter)
-    return np.maximum(slowest, group)
-
-
 def _latency_terms(
-    options: Options, curves: Mapping[int, LatencyCurve], regime: Regime, pace: Paces, t_iter: Floats
+    options: Options, curves: Mapping[int, LatencyCurve], regime: Regime, pace: Paces, rates: tuple[Floats, Floats]
 ) -> tuple[Floats, Floats, Floats]:
-    rate = _rate(options, regime, pace, t_iter)
-    of_batch, of_group = np.zeros(len(options)), np.zeros(len(options))
+    """C, D and E[max of K] L at the arrival rates that the slowest trajectory and an average group meet."""
+    met, mean = rates
+    of_batch, of_group, backlog = np.zeros(len(options)), np.zeros(len(options)), np.zeros(len(options))
     for tp, rows in _by_degree(options):
-        of_batch[rows], of_group[rows] = curves[tp].of_batch(rate[rows]), curves[tp].of_group(rate[rows])
-    slowest, group = combine(of_batch, of_group, pace, regime)
+        of_batch[rows], of_group[rows] = curves[tp].of_batch(met[rows]), curves[tp].of_group(mean[rows])
+        if regime.staleness == 0:
+            backlog[rows] = curves[tp].backlog_s(met[rows], pace.streamed_s[rows])
+    slowest, group = combine(of_batch, of_group, pace.with_backlog(backlog), regime)
     return slowest, group, of_batch
 
 
-def _rate(options: Options, regime: Regime, pace: Paces, t_iter: Floats) -> Floats:
-    return regime.batch / options.engines / np.maximum(t_iter - pace.quiet_s, 1e-6)
+def _rates(options: Options, regime: Regime, pace: Paces, t_iter: Floats) -> tuple[Floats, Floats]:
+    return _rate(options, regime, t_iter - pace.quiet_s), _rate(options, regime, t_iter - pace.paused_s)
+
+
+def _rate(options: Options, regime: Regime, active_s: Floats) -> Floats:
+    return regime.batch / options.engines / np.maximum(active_s, 1e-6)
 
 
 def _by_degree(options: Options) -> list[tuple[int, NDArray[np.intp]]]:

@@ -1,7 +1,7 @@
 """What the planner is asked: cluster, regime of the run, lengths, costs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from libra_core.costs.api import Fit, StepCoefficients, TrainEstimate, TrainingLoad, TrainingShape
@@ -102,6 +102,8 @@ class PlanningProblem:
     costs: Costs
     rollout_degrees: tuple[int, ...] = (1, 2, 4, 8)
     train_degrees: tuple[int, ...] = (1, 2, 4, 8)
+    train_shape: TrainingShape = field(default_factory=TrainingShape)
+    """What every training layout has besides its degrees: recomputation, sharded optimizer, sequence parallelism."""
     micro_batch_tokens: tuple[int, ...] = (4096, 8192, 16384, 32768, 65536)
     active: Plan | None = None
     router: RouterSkill | None = None

@@ -7,12 +7,15 @@ corrected.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from libra_core.costs.api import EngineLimits, RequestTable, StepCoefficients, TrainingCosts, TrainingLoad, TrainingShape
+from libra_core.costs.api import EngineLimits, RequestTable, StepCoefficients, TrainingLoad, TrainingShape
+from libra_core.errors import CheckpointError
+from libra_core.planning.problem import TrainerCosts
 from libra_core.types.forecast import ForecastCheck, StepForecast
 from libra_core.types.reports import IterationReport, RolloutReport, UpdateReport
 
@@ -38,7 +41,7 @@ class FleetLaw:
 class TrainerLaw:
     """The active plan's trainer."""
 
-    costs: TrainingCosts
+    costs: TrainerCosts
     shape: TrainingShape
 
 
@@ -48,6 +51,8 @@ class RunLaws:
 
     fleet: FleetLaw | None = None
     trainer: TrainerLaw | None = None
+    grounding: tuple[str, ...] = ()
+    """Sentences on where the laws come from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +119,19 @@ class RecentMean:
         """Empty before the first value."""
         return {name: value / self.weight for name, value in self.total.items()}
 
+    @classmethod
+    def read(cls, saved: Any, names: Sequence[str]) -> "RecentMean":
+        """From `asdict`. Raises `ValueError` when that is not what is given."""
+        if not isinstance(saved, dict) or set(saved) != {"total", "weight"} or not isinstance(saved["total"], dict):
+            raise ValueError("a mean is not made of total and weight")
+        total: dict[Any, Any] = saved["total"]
+        found = cls(total={str(name): float(value) for name, value in total.items()}, weight=float(saved["weight"]))
+        if set(found.total) != (set(names) if found.weight > 0 else set()):
+            raise ValueError(f"a mean of weight {found.weight:g} holds {', '.join(found.total) or 'nothing'}")
+        if not all(math.isfinite(value) and value >= 0 for value in (*found.total.values(), found.weight)):
+            raise ValueError("a mean holds a value that is negative or not finite")
+        return found
+
 
 def forecast_rollout_s(law: FleetLaw, batch: GeneratedBatch) -> float:
     """Until the slowest engine has finished its even share of the batch; infinite when a trajectory exceeds its KV cache."""
@@ -148,6 +166,15 @@ def forecast_train_s(law: TrainerLaw, batch: TrainedBatch) -> float:
     return law.costs.estimate(shape, load).parts.total_s
 
 
+_REMEMBERED = {
+    "generated": tuple(GeneratedBatch.__slots__),
+    "trained": tuple(TrainedBatch.__slots__),
+    "train_error": ("error",),
+    "rollout_error": ("error",),
+}
+"""Means of a forecaster that outlive its process, and the values of each."""
+
+
 class RunForecaster:
     """Forecasts each iteration from those before. Owned by the flow's process, called once an iteration."""
 
@@ -160,6 +187,23 @@ class RunForecaster:
         self._trained = RecentMean()
         self._train_error = RecentMean()
         self._rollout_error = RecentMean()
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run goes on from, as JSON holds it: four weighted sums, however long the run was."""
+        return {name: asdict(getattr(self, f"_{name}")) for name in _REMEMBERED}
+
+    def resume(self, saved: Any) -> None:
+        """Go on from `state`; None, as an older checkpoint has it, starts empty. Raises `CheckpointError` for anything else."""
+        if saved is None:
+            return
+        try:
+            means = {name: RecentMean.read(saved[name], values) for name, values in _REMEMBERED.items()}
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"the forecast history in the checkpoint is damaged ({error}); resume from another checkpoint of the run"
+            ) from None
+        self._generated, self._trained = means["generated"], means["trained"]
+        self._train_error, self._rollout_error = means["train_error"], means["rollout_error"]
 
     def check(self, report: IterationReport) -> ForecastCheck | None:
         """Compare the iteration with what was known before it, then learn from it. None where nothing could be forecast."""

@@ -4,7 +4,7 @@ Every cut branch leaves the rule and a sentence. A leaf is a layout that fits; t
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from libra_core.costs.api import TrainEstimate, TrainingLoad, TrainingShape
 from libra_core.planning.problem import PlanningProblem
@@ -81,7 +81,7 @@ def _below_tp(
     rest = num_gpus // tp // cp
     for ep in _expert_degrees(problem.model.num_experts, num_gpus):
         for pp in _stage_counts(problem, rest, tp, cuts):
-            shape = TrainingShape(tp=tp, ep=ep, pp=pp, cp=cp, dp=rest // pp)
+            shape = replace(problem.train_shape, tp=tp, ep=ep, pp=pp, cp=cp, dp=rest // pp)
             yield from _micro_batches(problem, shape, load, cuts)
 
 
@@ -95,7 +95,7 @@ def _stage_counts(problem: PlanningProblem, rest: int, tp: int, cuts: Cuts) -> I
     for pp in range(1, min(_MOST_STAGES, rest, problem.model.num_layers) + 1):
         if rest % pp:
             continue
-        if problem.model.num_layers % pp:
+        if problem.model.num_layers % pp and not problem.train_shape.uneven_stages:
             cuts.add("pp divides the layers", f"tp {tp} pp {pp}", f"{problem.model.num_layers} layers over {pp} stages")
             continue
         yield pp
@@ -114,7 +114,7 @@ def _micro_batches(problem: PlanningProblem, shape: TrainingShape, load: Trainin
     for number, tokens in enumerate(problem.micro_batch_tokens):
         if number and tokens > 2 * share:
             break  # the whole share already travels in one micro-batch
-        sized = _with_micro_batch(shape, tokens)
+        sized = replace(shape, micro_batch_tokens=tokens)
         estimate = problem.costs.trainer.estimate(sized, load)
         rule, why = _rule_against(estimate)
         if rule:
@@ -157,10 +157,6 @@ def shape_of(layout: TrainLayout) -> TrainingShape:
         ep=layout.ep,
         micro_batch_tokens=layout.micro_batch_tokens,
     )
-
-
-def _with_micro_batch(shape: TrainingShape, tokens: int) -> TrainingShape:
-    return TrainingShape(tp=shape.tp, pp=shape.pp, dp=shape.dp, cp=shape.cp, ep=shape.ep, micro_batch_tokens=tokens)
 
 
 def _name(shape: TrainingShape) -> str:

@@ -4,10 +4,11 @@ import random
 from collections.abc import Sequence
 
 from libra_core.ports.routing import EngineLoad, TurnContext
+from libra_core.routing.stateless import Stateless
 from libra_core.types.ids import EngineId
 
 
-class LeastLoaded:
+class LeastLoaded(Stateless):
     """Per GPU, the engine with the fewest trajectories; ties at random, so that restarts do not favour engine 0.
 
     A trajectory keeps its engine, whose prefix cache holds its context, unless another one holds at least

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from libra_core.config.rollout import RolloutConfig
 from libra_core.errors import EngineLostError
 from libra_core.ports.environment import Environment, Episode
-from libra_core.ports.routing import TurnContext
+from libra_core.ports.routing import FinishedTrajectory, TurnContext
 from libra_core.runtime.fleet import EngineMember
+from libra_core.runtime.prefill_ahead import MoveWatch, PrefillAhead
 from libra_core.types.ids import EngineId, GroupId, TrajectoryId
 from libra_core.types.trajectory import (
     Failure,
@@ -21,6 +22,7 @@ from libra_core.types.trajectory import (
     GenerationRequest,
     Prompt,
     ToolCall,
+    ToolOutcome,
     ToolReturn,
     ToolStatus,
     Trajectory,
@@ -38,9 +40,12 @@ class AgentTools:
 
     environment: Environment
     bind: Callable[[TurnContext], Awaitable[EngineMember]]
+    foresee: Callable[[TurnContext], EngineMember | None]
+    """Where the next turn will move to, as far as can be said while a tool runs."""
     generate: Callable[[EngineMember, GenerationRequest], Awaitable[GeneratedTurn]]
-    release: Callable[[TrajectoryId, str, int], None]
-    """Called once when the trajectory ends: id, prompt kind, final context length."""
+    release: Callable[[TrajectoryId, str, int, FinishedTrajectory | None], None]
+    """Called once when the trajectory ends: id, prompt kind, final context length, and what there is to learn from it."""
+    watch: MoveWatch
     record: Callable[[str, str, float, float], None]
     """Timeline: name, lane, start, end in unix seconds."""
 
@@ -67,9 +72,12 @@ class AgentLoop:
     logprobs: list[float] = field(default_factory=list)
     versions: list[VersionSegment] = field(default_factory=list)
     tool_returns: list[ToolReturn] = field(default_factory=list)
+    outcomes: list[ToolOutcome] = field(default_factory=list)
+    """The same without their tokens, as the router sees them."""
     engines: list[EngineId] = field(default_factory=list)
+    turn_tokens: list[int] = field(default_factory=list)
+    """Generated tokens per turn."""
     submission: str = ""
-    turns: int = 0
     generated: int = 0
     losses: int = 0
     context_tokens: int = 0
@@ -78,22 +86,35 @@ class AgentLoop:
     computed: int = 0
     """Length of the context whose KV some engine has computed."""
     current: EngineId | None = None
+    degree: int = 1
+    """Of the engine that served last."""
+    ahead: PrefillAhead | None = None
+    """Of the move that the running tool call may end in."""
     _requests: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    @property
+    def turns(self) -> int:
+        return len(self.turn_tokens)
 
     async def run(self) -> Trajectory:
         started_s = time.time()
         self._append(self.prompt.token_ids, sampled=False)
         failure: Failure | None = None
+        finished: FinishedTrajectory | None = None
         finish = FinishReason.LENGTH
         try:
             finish = await self._play()
+            finished = self._finished()
+            self.tools.watch.note_end(finished, self.degree, len(self.token_ids))
         except EngineLostError as error:
             failure = Failure(kind=FailureKind.ENGINE, message=str(error))
         except Exception as error:  # a tool runner may raise anything; the trajectory is marked, never scored 0
             logger.exception("tool runner failed for %s", self.trajectory_id)
             failure = Failure(kind=FailureKind.TOOL_RUNNER, message=f"{type(error).__name__}: {error}")
         finally:
-            self.tools.release(self.trajectory_id, self.prompt.kind, len(self.token_ids))
+            if self.ahead is not None:
+                self.ahead.drop()
+            self.tools.release(self.trajectory_id, self.prompt.kind, len(self.token_ids), finished)
         return self._trajectory(finish, failure, started_s)
 
     async def _play(self) -> FinishReason:
@@ -117,46 +138,34 @@ class AgentLoop:
                 return FinishReason.LENGTH
             answer = await self._call_tool(episode, call)
             self.tool_returns.append(answer)
+            self.outcomes.append(answer.outcome)
             self._append(answer.token_ids, sampled=False)
 
     async def _one_turn(self) -> tuple[int, ...] | None:
         """Sample until a stop token, over engine losses and aborts; None when the length limit came first."""
         turn_start = len(self.token_ids)
-        self.turns += 1
+        self.turn_tokens.append(0)
         while True:
-            room = self._room()
-            if room <= 0:
+            if (room := self._room()) <= 0:
                 return None
             turn = await self._sample(room)
             if turn is None:
                 continue
             self._append_turn(turn)
-            if turn.finish_reason is FinishReason.STOP and self._ends_turn(turn_start):
-                return tuple(self.token_ids[turn_start:])
+            written = tuple(self.token_ids[turn_start:])
+            if turn.finish_reason is FinishReason.STOP and ends_turn(self.tools.environment, written):
+                return written
             if turn.finish_reason is FinishReason.LENGTH:
                 return None
-
-    def _ends_turn(self, turn_start: int) -> bool:
-        stops = self.tools.environment.stops()
-        if not stops.texts or self.token_ids[-1] in stops.token_ids:
-            return True
-        written = self.tools.environment.render(self.token_ids[turn_start:])
-        return any(text in written for text in stops.texts)
 
     async def _sample(self, room: int) -> GeneratedTurn | None:
         """One request; None when its engine was lost and the turn must be sent again."""
         member = await self.tools.bind(self._context())
-        stops = self.tools.environment.stops()
-        request = GenerationRequest(
-            request_id=f"{self.trajectory_id}/{next(self._requests)}",
-            token_ids=tuple(self.token_ids),
-            max_new_tokens=room,
-            temperature=self.config.temperature,
-            stop_token_ids=stops.token_ids + stops.candidates,
-        )
+        moves = self.current is not None and self.current != member.engine_id
         start_s = time.time()
         try:
-            turn = await self.tools.generate(member, request)
+            await self._use_ahead(member)
+            turn = await self.tools.generate(member, self._request(room))
         except EngineLostError:
             self.losses += 1
             self.current = None
@@ -165,24 +174,56 @@ class AgentLoop:
             return None
         self.tools.record(f"turn {self.turns}", member.engine_id, start_s, time.time())
         self._count_prefill(turn)
-        self.current = member.engine_id
+        if moves:
+            self.tools.watch.note_reprefill(turn.first_token_s)
+        self.current, self.degree = member.engine_id, member.tp
         if not self.engines or self.engines[-1] != member.engine_id:
             self.engines.append(member.engine_id)
         return turn
+
+    def _request(self, max_new_tokens: int) -> GenerationRequest:
+        stops = self.tools.environment.stops()
+        return GenerationRequest(
+            request_id=f"{self.trajectory_id}/{next(self._requests)}",
+            token_ids=tuple(self.token_ids),
+            max_new_tokens=max_new_tokens,
+            temperature=self.config.temperature,
+            stop_token_ids=stops.token_ids + stops.candidates,
+        )
+
+    def _start_ahead(self) -> PrefillAhead | None:
+        """Begin the move that the tool's return will probably bring, when there is room to go on at all."""
+        member = self.tools.foresee(self._context()) if self._room() > 1 else None
+        return None if member is None else PrefillAhead(member, self._request(1), self.tools.generate, self.tools.watch)
+
+    async def _use_ahead(self, member: EngineMember) -> None:
+        """Wait for what the target computes already, or let go of it."""
+        ahead, self.ahead = self.ahead, None
+        if ahead is None:
+            return
+        if ahead.member is not member:
+            ahead.drop()
+            return
+        turn = await ahead.take()
+        if turn is not None:
+            self.reprefilled_tokens += max(0, self._whole_blocks() - turn.cached_tokens)
+
+    def _whole_blocks(self) -> int:
+        return self.computed - self.computed % self.config.block_size
 
     def _count_prefill(self, turn: GeneratedTurn) -> None:
         """A block that is only partly filled is never cached, so up to one block of each turn is computed again for free.
 
         The last sampled token has no KV yet: no engine step has read it.
         """
-        whole_blocks = self.computed - self.computed % self.config.block_size
         self.context_tokens += len(self.token_ids)
         self.cached_tokens += turn.cached_tokens
-        self.reprefilled_tokens += max(0, whole_blocks - turn.cached_tokens)
+        self.reprefilled_tokens += max(0, self._whole_blocks() - turn.cached_tokens)
         self.computed = len(self.token_ids) + max(0, len(turn.token_ids) - 1)
 
     async def _call_tool(self, episode: Episode, call: ToolCall) -> ToolReturn:
         start_s = time.time()
+        self.ahead = self._start_ahead()
         try:
             async with asyncio.timeout(self.config.tool_deadline_s):
                 return await episode.step(call)
@@ -202,7 +243,21 @@ class AgentLoop:
             order=self.order,
             current=self.current,
             context_tokens=len(self.token_ids),
-            tool_returns=tuple(self.tool_returns),
+            tool_returns=self.outcomes,
+            prompt_id=self.prompt.prompt_id,
+            prompt_text=self.prompt.text,
+            sample_index=self.sample_index,
+            generated_tokens=self.generated,
+            prepared=None if self.ahead is None else self.ahead.member.engine_id,
+        )
+
+    def _finished(self) -> FinishedTrajectory:
+        return FinishedTrajectory(
+            trajectory_id=self.trajectory_id,
+            prompt_id=self.prompt.prompt_id,
+            turn_tokens=self.turn_tokens,
+            tool_returns=self.outcomes,
+            prompt_text=self.prompt.text,
         )
 
     def _append(self, token_ids: tuple[int, ...], *, sampled: bool) -> None:
@@ -216,6 +271,7 @@ class AgentLoop:
         self._append(turn.token_ids, sampled=True)
         self.logprobs.extend(turn.logprobs)
         self.generated += len(turn.token_ids)
+        self.turn_tokens[-1] += len(turn.token_ids)
         self.versions.extend(
             VersionSegment(version=s.version, start=offset + s.start, end=offset + s.end)
             for s in turn.versions
@@ -245,3 +301,12 @@ class AgentLoop:
             submission=self.submission,
             failure=failure,
         )
+
+
+def ends_turn(environment: Environment, written: tuple[int, ...]) -> bool:
+    """Whether the tokens of a turn hold one of its stops whole; a candidate token alone does not end it."""
+    stops = environment.stops()
+    if not stops.texts or written[-1] in stops.token_ids:
+        return True
+    text = environment.render(written)
+    return any(stop in text for stop in stops.texts)

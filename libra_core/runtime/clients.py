@@ -1,5 +1,6 @@
 """Typed clients of a running session: the ports of `ports/pools.py` over Ray calls. One process, the flow's, holds them."""
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ class TrainerClient:
         self._checkpoints = run_dir / "checkpoints"
         self._ranks = ranks
         self._store = store
+        self._carried: dict[str, Callable[[], Any]] = {}
         self._open: BatchId | None = None
         self._feeds: list[list[Any]] = []
         """Calls of `accumulate` on every rank, oldest first, not yet known to be finished."""
@@ -82,12 +84,17 @@ class TrainerClient:
         ask(f"the store to close {batch_id}", self._store.mark_trained.remote(batch_id))
         return report
 
+    def carry(self, name: str, state: Callable[[], Any]) -> None:
+        """Store what `state` returns, as JSON holds it, in every checkpoint; a resumed session finds it under the name."""
+        self._carried[name] = state
+
     def save(self, step: int) -> str:
         """Write a checkpoint with the prompts that a resumed run must issue again."""
         folder = self._checkpoints / f"step-{step:06d}"
         cursor = ask("the store's cursor", self._store.cursor.remote())
+        extra = {"cursor": asdict(cursor)} | {name: state() for name, state in self._carried.items()}
         self._checkpoints.mkdir(parents=True, exist_ok=True)
-        self._ranks.call("save", str(folder), {"cursor": asdict(cursor)}, deadline_s=self._deadline_s)
+        self._ranks.call("save", str(folder), extra, deadline_s=self._deadline_s)
         prune_checkpoints(self._checkpoints, self._config.training.checkpoint.keep)
         return str(folder)
 

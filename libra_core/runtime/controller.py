@@ -13,7 +13,7 @@ from libra_core.config import LibraConfig
 from libra_core.errors import ResourceError
 from libra_core.runtime.actors import EngineActor, TrainerActor
 from libra_core.runtime.fleet import ActorHandle, first_line
-from libra_core.runtime.placement import Placement, reserve
+from libra_core.runtime.placement import Placement, device_kind, reserve
 from libra_core.runtime.specs import engine_spec, trainer_env, trainer_spec
 from libra_core.types.ids import EngineId
 from libra_core.types.plan import Plan
@@ -75,7 +75,7 @@ class ClusterControllerActor:
         deadline_s = self._config.training.start_deadline_s
         for group in range(layout.pp * layout.dp):
             placement = await reserve(
-                self._config.backend.kind,
+                device_kind(self._config),
                 bundles=layout.tp,
                 devices_per_bundle=1,
                 name=f"libra/trainer-tp-group-{group}",
@@ -118,7 +118,7 @@ class ClusterControllerActor:
     async def _start_slot(self, number: int, tp: int) -> StartedEngine:
         engine_id = EngineId(f"engine-{number}")
         placement = await reserve(
-            self._config.backend.kind,
+            device_kind(self._config),
             bundles=1,
             devices_per_bundle=tp,
             name=f"libra/{engine_id}",

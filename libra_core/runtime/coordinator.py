@@ -17,11 +17,13 @@ from libra_core.runtime.controller import StartedEngine
 from libra_core.runtime.fleet import ActorHandle, first_line
 from libra_core.runtime.fleet_keeper import FleetKeeper, member_of
 from libra_core.runtime.group_runner import GroupRunner, GroupVerdict
+from libra_core.runtime.prefill_ahead import stay
+from libra_core.runtime.router import open_router
 from libra_core.runtime.timeline import BusyClock, Interval
 from libra_core.runtime.weights import PublicationOrder
 from libra_core.types.group import TrajectoryGroup
 from libra_core.types.ids import EngineId, PolicyVersion
-from libra_core.types.reports import EnginePublication, EngineStats
+from libra_core.types.reports import EnginePublication, EngineStats, RoutingReport
 from libra_core.types.trace import TraceSpan
 from libra_core.types.trajectory import Prompt, Trajectory
 from libra_core.workloads.build import build_workload
@@ -38,8 +40,11 @@ class RolloutCoordinatorActor:
     by groups written off. Shut down by `stop`: admission first, then agent loops, then tool threads.
     """
 
-    def __init__(self, config: LibraConfig, model_folder: str, cursor: PromptCursor, version: PolicyVersion) -> None:
+    def __init__(
+        self, config: LibraConfig, model_folder: str, cursor: PromptCursor, version: PolicyVersion, run_dir: str
+    ) -> None:
         self._config = config
+        self._router = open_router(config, model_folder, Path(run_dir))
         workload = build_workload(config, Path(model_folder))
         self._environment = workload.environment
         self._prompts = workload.prompts
@@ -61,12 +66,14 @@ class RolloutCoordinatorActor:
         """Take over the engines; groups start with `begin`. Tools that block run in the loop's default threads."""
         asyncio.get_running_loop().set_default_executor(self._threads)
         self._store, self._scorer = store, scorer
-        self._keeper = FleetKeeper(self._config, controller, self._spawn, self._record)
+        self._keeper = FleetKeeper(self._config, controller, self._spawn, self._record, self._router)
         for engine in engines:
             self._keeper.fleet.add(member_of(engine))
         self._tools = AgentTools(
             environment=self._environment,
             bind=self._keeper.fleet.bind,
+            foresee=self._keeper.fleet.foresee if self._config.routing.prefill_ahead else stay,
+            watch=self._router,
             generate=self._keeper.fleet.generate,
             release=self._keeper.fleet.release,
             record=self._record,
@@ -81,6 +88,7 @@ class RolloutCoordinatorActor:
         results = await self._keeper.publish(order)
         self._version = order.version
         self._wake.set()
+        self._spawn(self._router.save())
         return results
 
     async def hold(self) -> None:
@@ -132,12 +140,18 @@ class RolloutCoordinatorActor:
             "queued": self._keeper.fleet.queued,
         }
 
+    async def routing_report(self) -> RoutingReport:
+        """Since the last one."""
+        return self._router.report()
+
     async def stop(self) -> None:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._router.settle()
+        await self._router.save(at_once=True)
 
     async def _admit(self) -> None:
         """Consumes prompts; waits for `_wake`; unblocked by publications and write-offs."""

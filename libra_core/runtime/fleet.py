@@ -8,7 +8,7 @@ from typing import Any, Literal
 from ray.exceptions import RayActorError, RayTaskError
 
 from libra_core.errors import EngineLostError
-from libra_core.ports.routing import EngineLoad, RoutingPolicy, TurnContext
+from libra_core.ports.routing import EngineLoad, FinishedTrajectory, RoutingPolicy, TurnContext
 from libra_core.runtime.kv_ledger import ContextHistory, KvLedger
 from libra_core.types.ids import EngineId, TrajectoryId
 from libra_core.types.trajectory import GeneratedTurn, GenerationRequest
@@ -52,6 +52,12 @@ class Fleet:
     refill_deadline_s: float
     """How long a turn waits when no engine is alive."""
     on_lost: Callable[[EngineMember, str], None]
+    degrees: Sequence[int] = (1,)
+    """Tensor-parallel degrees, ascending; the engines of each form a bucket."""
+    max_num_seqs: int | None = None
+    """Trajectories that one engine decodes at once."""
+    on_move: Callable[[TurnContext], None] = lambda _turn: None
+    """A trajectory whose engine is alive goes on on another one."""
     members: dict[EngineId, EngineMember] = field(default_factory=dict[EngineId, EngineMember])
     _queue: list[_Waiting] = field(default_factory=list[_Waiting])
 
@@ -71,6 +77,14 @@ class Fleet:
             self.ledger.remove_engine(engine_id)
             self.on_lost(member, reason)
 
+    def foresee(self, turn: TurnContext) -> EngineMember | None:
+        """Where the trajectory would move if the tool that it has just called told nothing new; None where it would stay."""
+        home = self.ledger.engine_of(turn.trajectory_id)
+        if home is None or home != turn.current:
+            return None
+        chosen = self._choose(turn, home)
+        return None if chosen is None or chosen.engine_id == home else chosen
+
     async def bind(self, turn: TurnContext) -> EngineMember:
         """A place for the turn: at once when an engine has room, else when one frees.
 
@@ -88,8 +102,17 @@ class Fleet:
             if waiting in self._queue:
                 self._queue.remove(waiting)
 
-    def release(self, trajectory_id: TrajectoryId, kind: str, final_tokens: int) -> None:
-        """The trajectory has ended; its place goes to the next in the queue."""
+    def release(
+        self, trajectory_id: TrajectoryId, kind: str, final_tokens: int, finished: FinishedTrajectory | None = None
+    ) -> None:
+        """The trajectory has ended; its place goes to the next in the queue.
+
+        `finished` is what there is to learn from it, None when infrastructure ended it.
+        """
+        if finished is None:
+            self.policy.forget(trajectory_id)
+        else:
+            self.policy.learn(finished)
         member = self.members.get(self.ledger.engine_of(trajectory_id) or EngineId(""))
         if member is not None:
             member.bound -= 1
@@ -128,8 +151,23 @@ class Fleet:
                     ) from None
 
     def _place(self, turn: TurnContext) -> EngineMember | None:
-        """The policy's choice among the engines with room; a trajectory that has a place always has room there."""
         home = self.ledger.engine_of(turn.trajectory_id)
+        chosen = self._choose(turn, home)
+        if chosen is None:
+            return None
+        if chosen.engine_id != home:
+            chosen.bound += 1
+            if home is not None:
+                self.members[home].bound -= 1
+                self.on_move(turn)
+        self.ledger.bind(turn.trajectory_id, chosen.engine_id, turn.kind, turn.context_tokens)
+        return chosen
+
+    def _choose(self, turn: TurnContext, home: EngineId | None) -> EngineMember | None:
+        """The policy's choice among the engines with room; a trajectory that has a place always has room there.
+
+        Of equal engines the one that has computed the context ahead is taken.
+        """
         open_engines = [
             member
             for member in self.members.values()
@@ -137,14 +175,22 @@ class Fleet:
         ]
         if not open_engines:
             return None
-        loads = [EngineLoad(engine_id=m.engine_id, tp=m.tp, in_flight=m.bound) for m in open_engines]
-        chosen = self.members[self.policy.choose(turn, loads)]
-        if chosen.engine_id != home:
-            chosen.bound += 1
-            if home is not None:
-                self.members[home].bound -= 1
-        self.ledger.bind(turn.trajectory_id, chosen.engine_id, turn.kind, turn.context_tokens)
+        chosen = self.members[self.policy.choose(turn, [self._load(member) for member in open_engines])]
+        prepared = self.members.get(turn.prepared) if turn.prepared is not None else None
+        if prepared in open_engines and chosen.engine_id != home and prepared.tp == chosen.tp:
+            return prepared
         return chosen
+
+    def _load(self, member: EngineMember) -> EngineLoad:
+        return EngineLoad(
+            engine_id=member.engine_id,
+            tp=member.tp,
+            in_flight=member.bound,
+            bucket=self.degrees.index(member.tp),
+            capacity=self.max_num_seqs,
+            kv_tokens=member.kv_tokens,
+            kv_promised_tokens=self.ledger.promised_on(member.engine_id),
+        )
 
     def _serve_queue(self) -> None:
         """Bind waiting trajectories in order until one finds no room."""

@@ -12,10 +12,10 @@ from ray.exceptions import RayError
 
 from libra_core.config import LibraConfig
 from libra_core.errors import EngineLostError, LibraError
-from libra_core.routing.least_loaded import LeastLoaded
 from libra_core.runtime.controller import StartedEngine
 from libra_core.runtime.fleet import ActorHandle, EngineMember, Fleet, first_line
 from libra_core.runtime.kv_ledger import ContextHistory, KvLedger
+from libra_core.runtime.router import FleetRouter
 from libra_core.runtime.weights import PublicationOrder, load_weights
 from libra_core.types.ids import EngineId
 from libra_core.types.reports import EnginePublication, EngineStats
@@ -39,6 +39,7 @@ class FleetKeeper:
         controller: ActorHandle,
         spawn: Spawn,
         record: Callable[[str, str, float, float], None],
+        router: FleetRouter,
     ) -> None:
         self._config = config
         self._controller = controller
@@ -53,13 +54,16 @@ class FleetKeeper:
         history = ContextHistory(prior_tokens=(rollout.max_context_tokens + rollout.max_new_tokens) / 2)
         self.ledger = KvLedger(fill=math.inf if rollout.kv_fill is None else rollout.kv_fill, history=history)
         self.fleet = Fleet(
-            policy=LeastLoaded(config.seed),
+            policy=router,
             ledger=self.ledger,
             history=history,
             queue_order=rollout.queue_order,
             turn_deadline_s=rollout.turn_deadline_s,
             refill_deadline_s=rollout.engine_start_deadline_s,
             on_lost=self._replace,
+            degrees=router.degrees,
+            max_num_seqs=rollout.max_num_seqs,
+            on_move=router.note_move,
         )
 
     @property

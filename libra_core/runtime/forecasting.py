@@ -17,5 +17,6 @@ def open_forecaster(config: LibraConfig, plan: Plan, model_folder: str) -> RunFo
         logger.warning("forecasts of this run are incomplete: %s", "; ".join(missing))
     if laws.fleet is None and laws.trainer is None:
         return None
+    logger.info("forecasts of this run: %s", "; ".join(laws.grounding))
     last_full_step = config.training.steps - 1 - config.rollout.staleness
     return RunForecaster(laws, half_life_steps=config.planner.half_life_steps, last_full_step=last_full_step)

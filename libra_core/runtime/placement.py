@@ -7,6 +7,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from libra_core.config import LibraConfig
 from libra_core.errors import ResourceError
 
 GPU_SLOT = "gpu_slot"
@@ -36,6 +37,13 @@ class Placement:
 
     def release(self) -> None:
         remove_placement_group(self.group)
+
+
+def device_kind(config: LibraConfig) -> DeviceKind:
+    """What the actors of a run hold; a simulated run has no actors."""
+    kind = config.backend.kind
+    assert kind != "simulated", "a simulated run reserves no devices"
+    return kind
 
 
 async def reserve(kind: DeviceKind, *, bundles: int, devices_per_bundle: int, name: str, deadline_s: float) -> Placement:

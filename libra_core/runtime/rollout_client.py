@@ -17,7 +17,15 @@ from libra_core.runtime.store import Share, batch_name
 from libra_core.runtime.summaries import Wait, summarise_batch
 from libra_core.runtime.timeline import Interval, clipped, intersection, total_s
 from libra_core.types.ids import BatchId, EngineId, PolicyVersion
-from libra_core.types.reports import EngineStats, IterationReport, PublicationReport, RewardReport, RolloutReport, UpdateReport
+from libra_core.types.reports import (
+    EngineStats,
+    IterationReport,
+    PublicationReport,
+    RewardReport,
+    RolloutReport,
+    RoutingReport,
+    UpdateReport,
+)
 from libra_core.types.trace import TraceSpan
 
 _LOOK_EVERY_S = 5.0
@@ -111,6 +119,7 @@ class RolloutClient:
         deltas = engine_deltas(self._engines, stats)
         self._engines = {engine.engine_id: engine for engine in stats}
         state = ask("the fleet's state", self._coordinator.state.remote())
+        routing: RoutingReport = ask("the router's report", self._coordinator.routing_report.remote())
         times = IterationTimes(
             window=window,
             training=training_intervals(spans, window),
@@ -136,6 +145,7 @@ class RolloutClient:
             preemptions=sum(engine.preemptions for engine in deltas),
             kv_usage_max=max((engine.kv_usage for engine in stats), default=0.0),
             queued=state["queued"],
+            routing=routing,
         )
         return replace(report, forecast=self._forecaster.check(report)) if self._forecaster else report
 

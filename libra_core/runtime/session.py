@@ -36,6 +36,8 @@ Report = Callable[[str, float], None]
 """What is being started, and the share that is done, 0..1."""
 
 _STOP_DEADLINE_S = 40.0
+_FORECAST = "forecast"
+"""Name of the forecast history in a checkpoint."""
 _SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -126,10 +128,10 @@ def _start_actors(session: Session, model_folder: str, resume_from: Path | None,
     starting_trainers = session.controller.start_trainers.remote()
     report("starting the trainer", 0.1)
     ranks = TrainerGroup(_started("the trainer", starting_trainers, config.training.start_deadline_s))
-    version, cursor = _restore(config, ranks, resume_from)
+    version, cursor, history = _restore(config, ranks, resume_from)
     store = actor(TrajectoryStoreActor, "store").remote(_store_spec(config), cursor)
     scorer = actor(RewardActor, "scorer").remote(config, model_folder, store)
-    coordinator = actor(RolloutCoordinatorActor, "coordinator").remote(config, model_folder, cursor, version)
+    coordinator = actor(RolloutCoordinatorActor, "coordinator").remote(config, model_folder, cursor, version, session.ref.run_dir)
     session.coordinator = coordinator
     report("starting the engines", 0.5)
     engines: list[StartedEngine] = _started("the engines", starting_engines, config.rollout.engine_start_deadline_s)
@@ -140,7 +142,11 @@ def _start_actors(session: Session, model_folder: str, resume_from: Path | None,
     report("publishing the first weights", 0.9)
     rollout.publish(version)
     ask("the coordinator to begin", coordinator.begin.remote())
-    rollout.begin_iterations(open_forecaster(config, plan_of(config), model_folder))
+    forecaster = open_forecaster(config, plan_of(config), model_folder)
+    if forecaster is not None:
+        forecaster.resume(history)
+        trainer.carry(_FORECAST, forecaster.state)
+    rollout.begin_iterations(forecaster)
     session.connection = Connection(
         rollout=rollout,
         reward=RewardClient(scorer),
@@ -161,15 +167,15 @@ def _started(what: str, starting: Any, deadline_s: float) -> Any:
     return ask(f"{what} to start", starting, deadline_s + _STOP_DEADLINE_S)
 
 
-def _restore(config: LibraConfig, ranks: TrainerGroup, resume_from: Path | None) -> tuple[PolicyVersion, PromptCursor]:
-    """Version and prompts to go on from; a fresh run begins at version 0 with prompt 0."""
+def _restore(config: LibraConfig, ranks: TrainerGroup, resume_from: Path | None) -> tuple[PolicyVersion, PromptCursor, Any]:
+    """Version, prompts and forecast history to go on from; a fresh run begins at version 0 with prompt 0 and without history."""
     if resume_from is None:
-        return PolicyVersion(0), PromptCursor(next_index=0, untrained=())
+        return PolicyVersion(0), PromptCursor(next_index=0, untrained=()), None
     deadline_s = config.training.start_deadline_s
     extra = ranks.call("load", str(resume_from), deadline_s=deadline_s)[0]
     version = PolicyVersion(ranks.call("version", deadline_s=deadline_s)[0])
     cursor = extra["cursor"]
-    return version, PromptCursor(next_index=cursor["next_index"], untrained=tuple(cursor["untrained"]))
+    return version, PromptCursor(next_index=cursor["next_index"], untrained=tuple(cursor["untrained"])), extra.get(_FORECAST)
 
 
 def _store_spec(config: LibraConfig) -> StoreSpec:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from libra_core.types.forecast import StepForecast
-from libra_core.types.reports import IterationReport
+from libra_core.types.reports import IterationReport, RoutingReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +20,10 @@ class Metric:
 
 def _metric(name: str, meaning: str, read: Callable[[IterationReport], float]) -> Metric:
     return Metric(name=name, meaning=meaning, read=read)
+
+
+def _routing(name: str, meaning: str, read: Callable[[RoutingReport], float]) -> Metric:
+    return _metric(f"routing/{name}", meaning, lambda r: math.nan if r.routing is None else read(r.routing))
 
 
 METRICS: tuple[Metric, ...] = (
@@ -102,6 +106,18 @@ METRICS: tuple[Metric, ...] = (
     ),
     _metric("tools/mean_s", "time per tool call, waits for a place included", lambda r: r.rollout.tool_mean_s),
     _metric("tools/p90_s", "its 90th percentile", lambda r: r.rollout.tool_p90_s),
+    _routing("moves", "turns that went on on another engine", lambda r: r.moves),
+    _routing("moved_tokens", "context of these", lambda r: r.moved_tokens),
+    _routing("moved_fraction", "of all tokens of the trajectories that ended", lambda r: r.moved_fraction),
+    _routing("reprefill_s", "request to first token of turns that began with a move, summed", lambda r: r.reprefill_s),
+    _routing("ahead", "moves foreseen, computed ahead on the target", lambda r: r.ahead),
+    _routing("ahead_s", "prefill that ran while tools ran", lambda r: r.ahead_s),
+    _routing("decisions", "engines chosen", lambda r: r.decisions),
+    _routing("decision_p50_us", "median time of one choice", lambda r: r.decision_p50_us),
+    _routing("decision_p99_us", "its 99th percentile", lambda r: r.decision_p99_us),
+    _routing("accuracy", "share that ended in the bucket of its length, with one move at most", lambda r: r.accuracy),
+    _routing("tail_recall", "share of the longest tenth that ended in the last bucket", lambda r: r.tail_recall),
+    _routing("tree_nodes", "states in the prefix tree", lambda r: r.tree_nodes),
     _metric("reward/mean", "mean reward of the batch", lambda r: r.reward.mean),
     _metric("reward/std", "its standard deviation", lambda r: r.reward.std),
     _metric("reward/groups_with_signal_fraction", "groups whose rewards differ", lambda r: r.reward.groups_with_signal),

@@ -53,6 +53,8 @@ class Plan:
     rollout: RolloutLayout
     hybrid_replicas: int = 0
     """Replica-sized sets of rollout GPUs that may join training without a rebuild; counted in `rollout`."""
+    hybrids_training: int = 0
+    """How many of them are away from `rollout` and train."""
 
     @property
     def num_gpus(self) -> int:

@@ -186,6 +186,32 @@ class TimeAccount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingReport:
+    """What the router did since the last report. Rates are over the trajectories that ended lately; nan without any."""
+
+    decisions: int
+    decision_p50_us: float
+    decision_p99_us: float
+    moves: int
+    """Trajectories that went on on another engine than the one that held their context."""
+    moved_tokens: int
+    """Context that the target lacked, unless it was computed ahead."""
+    moved_fraction: float
+    """Of all tokens of the trajectories that ended."""
+    reprefill_s: float
+    """From request to first token of the turns that began with a move, summed."""
+    ahead: int
+    """Moves foreseen at a tool's start and computed ahead on the target."""
+    ahead_s: float
+    """Prefill that ran while tools ran, summed."""
+    accuracy: float
+    """Share that ended in the bucket of its total length after at most one move."""
+    tail_recall: float
+    """Share of the longest tenth that ended in the last bucket."""
+    tree_nodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IterationReport:
     """One GRPO iteration, as it is logged."""
 
@@ -212,3 +238,5 @@ class IterationReport:
     """Trajectories without a place on an engine at the end of the iteration."""
     forecast: ForecastCheck | None = None
     """Made before the iteration; None without a law, and in the first iteration of a process."""
+    routing: RoutingReport | None = None
+    """None in worlds without a router of their own."""

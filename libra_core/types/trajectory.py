@@ -56,6 +56,15 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolOutcome:
+    """A tool return without its tokens: all that routing may look at."""
+
+    tool: str
+    status: ToolStatus
+    payload_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolReturn:
     """What a tool answered. `token_ids` are appended to the context and masked from the loss."""
 
@@ -67,6 +76,10 @@ class ToolReturn:
     @property
     def payload_tokens(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def outcome(self) -> ToolOutcome:
+        return ToolOutcome(tool=self.tool, status=self.status, payload_tokens=self.payload_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,12 @@
 """How much slower the planner's choice is than the best plan of a grid, in an event simulation of its own.
 
-    python tests/benchmarks/plan_regret.py [--cells 72] [--seeds 1] [--costs table|evaluator] [--json]
+    python tests/benchmarks/plan_regret.py [--cells 500] [--seeds 1] [--group NAME] [--costs table|evaluator] [--json]
 
-A cell is a workload, a scale of its lengths, a batch, a staleness and a kind of step. The grid holds every split and degree that
-the planner may choose. `table`: the planner is told the simulation's own coefficients, so the objective alone is judged;
-`evaluator`: it uses `libra_core.costs` for A800, so its errors count too.
+A cell is a workload, a scale of its lengths, a batch, a staleness and a kind of step. Four groups, each printed for itself:
+plain; age slack X = 1; colocated offered beside it; mixed fleets offered, whose router errs as in `ROUTERS`. The grid holds every
+plan that the planner may choose: every split and degree, colocated with every degree, and on every split the mixed fleet that the
+exact partition makes of its rollout GPUs. `table`: the planner is told the simulation's own coefficients, so the objective alone
+is judged; `evaluator`: it uses `libra_core.costs` for A800, so its errors count too.
 """
 
 import argparse
@@ -14,7 +16,6 @@ import platform
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -22,151 +23,105 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from libra_core.costs.api import Fit, RolloutCosts, TrainEstimate, TrainingLoad, TrainingShape, load_device, load_model
-from libra_core.planning.candidates import Choice
-from libra_core.planning.example_lengths import LAWS, example_records
-from libra_core.planning.joint_search import Evaluated, evaluate_all
-from libra_core.planning.lengths import length_table
-from libra_core.planning.problem import Cluster, Costs, EngineCosts, ModelShape, PlanningProblem, Regime
-from libra_core.types.forecast import Mode
-from libra_core.types.lengths import LengthRecord
-from support.event_world import Fleet, Pace, World, iteration_s
-from support.planning import STUDY, ConstantMoving, PlainTrainer, TableEngines
-
-GPUS, GROUP, SIMULATED_STEPS, SKIPPED = 48, 16, 16, 6
-SIZES = (8, 12, 16, 20, 24, 32, 40)
-PARAMETERS, WIDTH_LAYERS, PEAK, STREAMING_LOSS = 14.8e9, 40 * 5120, 312e12, 1.05
-
-
-def train_seconds(total: np.ndarray, gpus: int) -> np.ndarray:
-    """The simulation's trainer: 8 FLOP per parameter and token with attention, at an MFU that falls with its size."""
-    return (8 * PARAMETERS * total + 8 * WIDTH_LAYERS * total**2) / (gpus * PEAK * (0.42 - 0.0015 * gpus))
-
-
-@dataclass(frozen=True, slots=True)
-class GridTrainer(PlainTrainer):
-    """The same law as the simulation's, for layouts of the grid's sizes."""
-
-    def shape_fit(self, shape: TrainingShape) -> Fit:
-        fits = shape.num_gpus in SIZES and shape.cp == 1
-        return Fit(fits=fits, reason="" if fits else f"{shape.num_gpus} GPUs are not in the grid")
-
-    def estimate(self, shape: TrainingShape, load: TrainingLoad) -> TrainEstimate:
-        one = PlainTrainer.estimate(self, replace(shape, tp=1, pp=1, dp=shape.num_gpus), load)
-        mean = load.tokens / load.num_sequences
-        spread = load.squared_tokens / load.num_sequences / mean**2
-        seconds = load.num_sequences * float(_mean_seconds(mean, spread, shape.num_gpus)) + self.fixed_s
-        return replace(one, t_train_s=seconds, bubble_share=0.0, tp_share=0.0, fit=Fit(fits=True))
-
-
-def _mean_seconds(mean: float, spread: float, gpus: int) -> float:
-    linear = train_seconds(np.array([mean]), gpus)[0]
-    flat = 8 * WIDTH_LAYERS * mean**2 / (gpus * PEAK * (0.42 - 0.0015 * gpus))
-    return linear + (spread - 1) * flat
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    workload: str
-    scale: float
-    batch: int
-    staleness: int
-    streamed: bool
-
+from libra_core.costs.api import RolloutCosts, load_device, load_model
+from libra_core.planning.confusion import RouterSkill
+from libra_core.planning.example_lengths import LAWS
+from libra_core.planning.joint_search import evaluate_all, plan_resources
+from libra_core.planning.mixed import fleet_classes, interval_cost, planning_requests
+from libra_core.planning.placement import fits_nodes
+from libra_core.planning.problem import EngineCosts, PlanningProblem
+from libra_core.planning.rollout_partition import PartitionSolver
+from libra_core.types.forecast import Candidate, Mode
+from support.planning import STUDY, TableEngines
+from support.regret import GPUS, SIZES, Cell, Tried, Truth, problem_of
 
 SCALES = ((384, 1.0), (192, 0.5), (384, 2.0))
 """Batch with the scale of the generated tokens per turn."""
+ROUTERS = {"good": RouterSkill(accuracy=0.9, tail_recall=0.95), "realistic": RouterSkill(accuracy=0.75, tail_recall=0.7)}
+KINDS = ("strict", "streamed")
+BOUNDS = {"strict": 0.02, "streamed": 0.04}
+GROUPS = ("plain", "age slack 1", "colocated offered", "mixed offered")
 
 
 def cells() -> Iterator[Cell]:
-    for staleness, (batch, scale), workload, streamed in product((0, 1, 2, 4), SCALES, LAWS, (False, True)):
-        yield Cell(workload, scale, batch, staleness, streamed)
+    for staleness, (batch, scale), workload, kind in product((0, 1, 2, 4), SCALES, LAWS, KINDS):
+        at = (workload, batch, scale, staleness)
+        yield Cell("plain", kind, *at)
+        if staleness < 4:
+            yield Cell("age slack 1", kind, *at, slack=1)
+            yield Cell("colocated offered", kind, *at)
+        if staleness in (1, 2):
+            yield from (Cell("mixed offered", kind, *at, router=router) for router in ROUTERS.values())
 
 
-def records_of(cell: Cell, num: int, seed: int) -> list[LengthRecord]:
-    law = LAWS[cell.workload]
-    return example_records(replace(law, turn_tokens=law.turn_tokens * cell.scale), num, seed=seed)
+def homogeneous(asked: PlanningProblem) -> list[Tried]:
+    """Every split and degree, and colocated with every degree."""
+    _, found = evaluate_all(asked)
+    tried = [
+        Tried(choice.leaf.layout.num_gpus, ((choice.tp, choice.engines),), colocated=choice.mode is Mode.COLOCATED)
+        for choice in found.choices
+    ]
+    return [item for item in tried if item.colocated or item.train_gpus in SIZES]
 
 
-def problem_of(cell: Cell, engines: EngineCosts) -> PlanningProblem:
-    regime = Regime(
-        batch=cell.batch,
-        group_size=GROUP,
-        staleness=cell.staleness,
-        streamed=(cell.streamed,),
-        streamed_loss=STREAMING_LOSS,
-        modes=(Mode.ASYNCHRONOUS,),
-    )
-    return PlanningProblem(
-        cluster=Cluster(num_gpus=GPUS),
-        model=ModelShape(num_layers=40),
-        regime=regime,
-        lengths=length_table(records_of(cell, 2048, seed=1)),
-        costs=Costs(engines=engines, trainer=GridTrainer(), moving=ConstantMoving()),
-    )
+def mixed(asked: PlanningProblem) -> list[Tried]:
+    """The partition's mixed fleet on every split, with the borders and slots that it would run with."""
+    assert asked.router is not None
+    requests = planning_requests(asked.lengths, asked.regime)
+    engines = asked.costs.engines
+    cost = interval_cost(engines, requests, asked.regime)
+    solver = PartitionSolver(len(requests), asked.rollout_degrees, cost)
+    found: list[Tried] = []
+    for size in SIZES:
+        partition = solver.solve(GPUS - size)
+        degrees = set() if partition is None else {share.tp for share in partition.shares}
+        if partition is None or len(degrees) < 2:
+            continue
+        classes = fleet_classes(partition, requests, engines, asked.regime, asked.router)
+        fleet = tuple((item.tp, item.engines) for item in classes)
+        if fits_nodes(asked.cluster, dict(fleet)):
+            upto = tuple(float(requests.generated_tokens[share.last]) for share in partition.shares[:-1])
+            meant = tuple([tp for tp, _ in fleet].index(share.tp) for share in partition.shares)
+            found.append(Tried(size, fleet, slots=tuple(item.law.slots for item in classes), upto=upto, meant=meant))
+    return found
 
 
-def world_of(cell: Cell, gpus: int, seed: int) -> World:
-    num = cell.batch * (SIMULATED_STEPS + cell.staleness + 1)
-    records = records_of(cell, num, seed)
-    turns = np.array([len(item.generated_tokens) for item in records])
-    waits = [((*item.tool_tokens, 0), (*item.tool_s, 0.0)) for item in records]
-    total = np.array([item.prompt_tokens + sum(item.generated_tokens) + sum(item.tool_tokens) for item in records], dtype=float)
-    return World(
-        prompt=np.array([item.prompt_tokens for item in records], dtype=float),
-        first_turn=np.cumsum(turns) - turns,
-        turns=turns,
-        generated=np.array([tokens for item in records for tokens in item.generated_tokens], dtype=float),
-        returned=np.array([tokens for tokens, _ in waits for tokens in tokens], dtype=float),
-        tool_s=np.array([seconds for _, seconds in waits for seconds in seconds], dtype=float),
-        train_s=train_seconds(total, gpus) * (STREAMING_LOSS if cell.streamed else 1.0),
-    )
+def key_of(tried: Tried) -> tuple[object, ...]:
+    return tried.colocated, tried.train_gpus, tuple(sorted(tried.fleet))
 
 
-def simulated_s(cell: Cell, choice: Choice, worlds: dict[int, World], context: float) -> float:
-    """Mean over the seeds of `worlds`, whose trainer has one GPU."""
-    a, b, c, prefill, kv = STUDY[choice.tp]
-    slots = min(int(0.7 * kv / context) + 1, (cell.staleness + 1) * cell.batch)
-    fleet = Fleet(a, b, c, prefill, prefill / 40_000, choice.engines, slots)
-    pace = Pace(cell.batch, GROUP, cell.staleness, 0, cell.streamed, SIMULATED_STEPS)
-    size = choice.leaf.layout.num_gpus
-    rate = float(train_seconds(np.ones(1), size)[0] / train_seconds(np.ones(1), 1)[0])
-    scaled = [replace(world, train_s=world.train_s * rate) for world in worlds.values()]
-    return float(np.mean([iteration_s(world, fleet, pace, skip=SKIPPED) for world in scaled]))
+def key_of_plan(candidate: Candidate) -> tuple[object, ...]:
+    return candidate.mode is Mode.COLOCATED, candidate.plan.train.num_gpus, candidate.plan.rollout.engines
 
 
 def score(cell: Cell, engines: EngineCosts, seeds: int) -> dict[str, object]:
     asked = problem_of(cell, engines)
-    _, found = evaluate_all(asked)
-    chosen = found.ranked(None)[0]
-    worlds = {seed: world_of(cell, 1, seed) for seed in range(11, 11 + seeds)}
-    times = [simulated_s(cell, choice, worlds, asked.lengths.mean_context) for choice in found.choices]
-    return _row(cell, found, chosen, times)
-
-
-def _row(cell: Cell, found: Evaluated, chosen: int, times: list[float]) -> dict[str, object]:
-    best = int(np.argmin(times))
-    choice, truth = found.choices[chosen], found.choices[best]
-    error = 1.06 * float(found.solution.t_iter_s[chosen]) / times[chosen] - 1
+    truth = Truth.of(cell, range(11, 11 + seeds))
+    grid = homogeneous(asked) + (mixed(asked) if cell.router else [])
+    times = {key_of(tried): truth.iteration_s(tried) for tried in grid}
+    found = plan_resources(asked).best
+    chosen, best = key_of_plan(found), min(times, key=lambda key: times[key])
     return {
+        "group": cell.group,
+        "kind": cell.kind,
         "workload": cell.workload,
         "scale": cell.scale,
         "batch": cell.batch,
         "staleness": cell.staleness,
-        "kind": "streamed" if cell.streamed else "strict",
-        "chosen": [choice.leaf.layout.num_gpus, choice.tp, choice.engines],
-        "best": [truth.leaf.layout.num_gpus, truth.tp, truth.engines],
+        "router": next((name for name, skill in ROUTERS.items() if skill is cell.router), None),
+        "chosen": chosen,
+        "best": best,
+        "binding": found.forecast.terms.binding.value,
         "regret": round(times[chosen] / times[best] - 1, 4),
-        "forecast_error": round(error, 4),
-        "plans": len(times),
+        "forecast_error": round(found.forecast.t_iter_s / times[chosen] - 1, 4),
+        "plans": len(grid),
+        "times": {str(key): round(value, 1) for key, value in times.items()},
     }
 
 
-def summary(rows: list[dict[str, object]], kind: str) -> dict[str, object]:
-    regret = np.array([row["regret"] for row in rows if row["kind"] == kind], dtype=float)
-    error = np.array([row["forecast_error"] for row in rows if row["kind"] == kind], dtype=float)
-    if regret.size == 0:
-        return {"cells": 0}
+def summary(rows: list[dict[str, object]]) -> dict[str, object]:
+    regret = np.array([row["regret"] for row in rows], dtype=float)
+    error = np.array([row["forecast_error"] for row in rows], dtype=float)
     return {
         "cells": int(regret.size),
         "mean_regret": round(float(regret.mean()), 4),
@@ -177,35 +132,37 @@ def summary(rows: list[dict[str, object]], kind: str) -> dict[str, object]:
     }
 
 
+def summaries(rows: list[dict[str, object]]) -> dict[str, dict[str, object]]:
+    """One entry a group and kind, and both kinds over all groups."""
+    found: dict[str, dict[str, object]] = {}
+    for group, kind in product((*GROUPS, "all"), KINDS):
+        chosen = [row for row in rows if row["kind"] == kind and group in (row["group"], "all")]
+        if chosen:
+            found[f"{group}, {kind}"] = summary(chosen) | {"bound": BOUNDS[kind]}
+    return found
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cells", type=int, default=72)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cells", type=int, default=500, help="at most so many, evenly over the list")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--group", choices=GROUPS, help="only this group")
     parser.add_argument("--costs", choices=("table", "evaluator"), default="table")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     engines: EngineCosts = TableEngines(STUDY)
     if arguments.costs == "evaluator":
         engines = RolloutCosts(load_device("a800_sxm_80"), load_model("qwen3_14b"))
-    every = list(cells())
+    every = [cell for cell in cells() if arguments.group in (None, cell.group)]
     chosen = [every[index] for index in np.unique(np.linspace(0, len(every) - 1, min(arguments.cells, len(every))).astype(int))]
     rows = []
     for number, cell in enumerate(chosen):
         started = time.time()
         rows.append(score(cell, engines, arguments.seeds))
-        print(f"{number + 1}/{len(chosen)} {time.time() - started:.1f} s {rows[-1]}", file=sys.stderr)
-    found = {
-        "costs": arguments.costs,
-        "strict": summary(rows, "strict"),
-        "streamed": summary(rows, "streamed"),
-        "rows": rows,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-    }
-    print(
-        json.dumps(found)
-        if arguments.json
-        else json.dumps({name: found[name] for name in ("costs", "strict", "streamed")}, indent=2)
-    )
+        told = {name: value for name, value in rows[-1].items() if name != "times"}
+        print(f"{number + 1}/{len(chosen)} {time.time() - started:.1f} s {told}", file=sys.stderr)
+    found = {"costs": arguments.costs, "groups": summaries(rows), "machine": f"{platform.machine()}, {os.cpu_count()} cores"}
+    print(json.dumps(found | {"rows": rows}) if arguments.json else json.dumps(found, indent=2))
 
 
 if __name__ == "__main__":

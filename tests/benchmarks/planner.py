@@ -18,11 +18,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from libra_core.config import LibraConfig
 from libra_core.config.loading import data_folder, validate_config
-from libra_core.costs.api import load_device, load_model
+from libra_core.costs.api import load_model
 from libra_core.planning.example_lengths import LAWS, example_records
 from libra_core.planning.joint_search import plan_resources
 from libra_core.planning.loading import problem_of
 from libra_core.planning.problem import PlanningProblem
+from libra_core.planning.run_costs import run_costs
 
 CASES = ((8, 768), (16, 768), (24, 768), (48, 768), (64, 768), (256, 2048), (1024, 4096), (2048, 8192))
 BOUNDS = {(48, 768): 0.15, (256, 2048): 0.5, (1024, 4096): 2.0}
@@ -41,6 +42,7 @@ def config(gpus: int, requests: int, *, router: bool) -> LibraConfig:
                 "max_context_tokens": 40960,
                 "gpu_memory_utilization": 0.9,
             },
+            "training": {"layout": {"distributed_optimizer": True, "recompute": True}},
             "planner": {"nodes": math.ceil(gpus / 8), "num_gpus": gpus, "model": "qwen3_14b", **skill},
         }
     )
@@ -48,7 +50,8 @@ def config(gpus: int, requests: int, *, router: bool) -> LibraConfig:
 
 def problem(gpus: int, requests: int, *, router: bool) -> PlanningProblem:
     records = example_records(LAWS["r2e_gym"], requests)
-    return problem_of(config(gpus, requests, router=router), records, load_device("a800_sxm_80"), load_model("qwen3_14b"))
+    asked, model = config(gpus, requests, router=router), load_model("qwen3_14b")
+    return problem_of(asked, records, run_costs(asked, model), model)
 
 
 def solve_cpu_s(asked: PlanningProblem, repeats: int) -> float:

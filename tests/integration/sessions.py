@@ -65,12 +65,17 @@ def reports_of(config: LibraConfig, run_dir: Path, steps: int) -> list[Iteration
     reports: list[IterationReport] = []
     with session(config, run_dir) as connection:
         for step in range(steps):
-            rollout = connection.rollout.take_batch(step)
-            reward = connection.reward.score(rollout.batch_id)
-            update = connection.trainer.update(rollout.batch_id, rollout.policy_version)
-            publication = connection.rollout.publish(update.policy_version)
-            reports.append(connection.rollout.iteration_report(step, rollout, reward, update, publication))
+            reports.append(reported(connection, step))
     return reports
+
+
+def reported(connection: Connection, step: int) -> IterationReport:
+    """One iteration with its account."""
+    rollout = connection.rollout.take_batch(step)
+    reward = connection.reward.score(rollout.batch_id)
+    update = connection.trainer.update(rollout.batch_id, rollout.policy_version)
+    publication = connection.rollout.publish(update.policy_version)
+    return connection.rollout.iteration_report(step, rollout, reward, update, publication)
 
 
 def own_processes(title: str) -> list[psutil.Process]:

@@ -164,7 +164,10 @@ def test_a_resumed_run_continues_in_the_same_folder_and_mlflow_run(tmp_path: Pat
 def test_ctrl_c_ends_the_run_as_killed_and_leaves_nothing_running(tmp_path: Path, policy: Path) -> None:
     overrides = [*_overrides(tmp_path, policy), "training.steps=10000"]
     process = subprocess.Popen(
-        _libra("train", CONFIG, *_sets(overrides)), env=_environment(tmp_path / "prefect"), cwd=ROOT, stderr=subprocess.PIPE
+        [sys.executable, "-c", HEARS_CTRL_C, *_libra("train", CONFIG, *_sets(overrides))],
+        env=_environment(tmp_path / "prefect"),
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
     )
     try:
         metrics = _until("the first iteration", lambda: list(tmp_path.glob("runs/*/metrics.jsonl")))[0]
@@ -181,6 +184,9 @@ def test_ctrl_c_ends_the_run_as_killed_and_leaves_nothing_running(tmp_path: Path
     assert not [child for child in alive if "ray" in child.name() or "VLLM" in child.name()]
     assert _mlflow_run(f"sqlite:///{tmp_path}/mlflow.db")[1].info.status == "KILLED"
 
+
+HEARS_CTRL_C = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execvp(sys.argv[1], sys.argv[1:])"
+"""Tests that run in a shell's background were told to ignore Ctrl-C, and so are the commands they start."""
 
 INTERRUPTED_FLOW = """
 import os, signal
@@ -204,7 +210,7 @@ run()
 
 
 def test_ctrl_c_at_the_end_of_an_iteration_ends_the_run_although_prefect_swallows_it(server: Server) -> None:
-    command = [sys.executable, "-c", INTERRUPTED_FLOW]
+    command = [sys.executable, "-c", HEARS_CTRL_C, sys.executable, "-c", INTERRUPTED_FLOW]
     done = subprocess.run(command, env=server.env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
     assert done.stdout.splitlines() == ["after 0"]
     assert done.stderr.splitlines()[-1] == "KeyboardInterrupt"
@@ -222,7 +228,7 @@ def test_deployment_run_completes_with_subflows_artifacts_and_metrics(served: Se
     command = [sys.executable, "-m", "prefect", "deployment", "run", "libra-train/libra-train", "-p", f"parameters={parameters}"]
     subprocess.run(command, env=served.env, cwd=ROOT, check=True, capture_output=True)
 
-    parent = _until("the end of the run", lambda: _finished(served), deadline_s=600)
+    parent = _until("the end of the run", lambda: _finished(served, "quickstart"), deadline_s=600)
     assert parent["state"]["type"] == "COMPLETED"
     iterations = [run for run in served.post("flow_runs/filter", limit=100) if "/it-" in run["name"]]
     assert len(iterations) == STEPS
@@ -235,6 +241,42 @@ def test_deployment_run_completes_with_subflows_artifacts_and_metrics(served: Se
     assert run.data.metrics["summary/steps"] == STEPS
 
 
-def _finished(server: Server) -> dict[str, Any] | None:
-    runs = [run for run in server.post("flow_runs/filter", limit=100) if run["parent_task_run_id"] is None]
+def test_deployment_run_of_a_study_fills_mlflow(served: Server, tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    study = {"systems": ["areal_static_optimal", "libra"], "workloads": ["search_r1"], "seeds": 2, "steps": 8, "processes": 1}
+    parameters = json.dumps({**study, "root": str(tmp_path / "runs"), "mlflow": uri})
+    _until("the deployment", lambda: any(row["name"] == "libra-compare" for row in served.post("deployments/filter")))
+    command = [
+        sys.executable,
+        "-m",
+        "prefect",
+        "deployment",
+        "run",
+        "libra-compare/libra-compare",
+        "-p",
+        f"parameters={parameters}",
+    ]
+    subprocess.run(command, env=served.env, cwd=ROOT, check=True, capture_output=True)
+    run = _until("the end of the study", lambda: _finished(served, "study-48gpu-eta1"))
+    assert run["state"]["type"] == "COMPLETED"
+    keys = {artifact["key"] for artifact in served.post("artifacts/filter", limit=100)}
+    assert {"comparison", "comparison-mlflow"} <= keys
+    client = MlflowClient(tracking_uri=uri)
+    (experiment,) = [found for found in client.search_experiments() if found.name == "study-48gpu"]
+    runs = client.search_runs([experiment.experiment_id])
+    (parent,) = [run for run in runs if run.data.tags.get("kind") == "study"]
+    children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    assert {(run.data.tags["baseline"], run.data.tags["seed"]) for run in children} == {
+        (system, seed) for system in ("areal_static_optimal", "libra") for seed in ("1", "2")
+    }
+    assert all(run.data.metrics["tokens_per_s"] > 0 and run.info.status == "FINISHED" for run in children)
+    assert len(client.get_metric_history(children[0].info.run_id, "iteration/t_iter_s")) == 4
+    assert parent.data.metrics["over_baseline/areal_static_optimal"] == 1.0
+    files = {artifact.path for folder in (None, "figures") for artifact in client.list_artifacts(parent.info.run_id, folder)}
+    assert {"summary.json", "results.json", "figures/throughput.png", "figures/timeline.png", "figures/gantt.png"} <= files
+
+
+def _finished(server: Server, name: str = "") -> dict[str, Any] | None:
+    every = server.post("flow_runs/filter", limit=100)
+    runs = [run for run in every if run["parent_task_run_id"] is None and run["name"].startswith(name)]
     return next((run for run in runs if run["state"]["type"] in {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}), None)

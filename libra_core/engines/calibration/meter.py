@@ -3,6 +3,8 @@
 import random
 import time
 from collections.abc import Sequence
+from concurrent.futures import FIRST_EXCEPTION, wait
+from math import inf
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +13,7 @@ import psutil
 from libra_core.costs.measured import DecodeCell, PrefillCell
 from libra_core.engines.verification.remote import RemoteObject
 from libra_core.engines.vllm.spec import EngineFacts, EngineSpec, process_environment
+from libra_core.errors import DeadlineError
 from libra_core.types.trajectory import GenerationRequest
 
 Clock = Literal["cpu", "wall"]
@@ -19,19 +22,36 @@ Job = tuple[tuple[int, ...], int]
 _ENGINE = "libra_core.engines.vllm.engine:VllmEngine"
 _LEAD_TOKENS = 6
 """Tokens before the measured ones, during which the batch fills up."""
-_TIMEOUT_S = 600.0
+_TIMEOUT_S = 180.0
+"""For one batch; the largest takes some 5 s on a free host."""
+
+
+def clock_of(tp: int) -> Clock:
+    """The ranks of one engine wait for each other spinning, so their CPU seconds would count waiting as work."""
+    return "cpu" if tp == 1 else "wall"
 
 
 class EngineMeter:
     """Owns the engine process. `cpu` counts the seconds of that process and its children, whatever else the host does."""
 
-    def __init__(self, spec: EngineSpec, *, vocab_size: int, log: Path) -> None:
-        self.clock: Clock = "cpu" if spec.tp == 1 else "wall"
+    def __init__(self, spec: EngineSpec, *, vocab_size: int, log: Path, measured_within_s: float = inf) -> None:
+        """`measured_within_s`: from the engine's start on; a measurement that would begin later is refused."""
+        self.clock: Clock = clock_of(spec.tp)
         self._vocab_size = vocab_size
         self._random = random.Random(spec.seed)
         self._issued = 0
+        self._name = f"engine of tp {spec.tp}"
         self._engine = RemoteObject(_ENGINE, spec, environment=process_environment(spec), log=log)
-        self.facts: EngineFacts = self._engine.call("start", timeout_s=spec.start_deadline_s)
+        try:
+            self.facts: EngineFacts = self._engine.call("start", timeout_s=spec.start_deadline_s)
+        except TimeoutError:
+            self.close()
+            words = log.read_text(errors="replace").split("\n")[-4:]
+            raise DeadlineError(
+                f"the {self._name} did not start within {spec.start_deadline_s:.0f} s; its last words: {' '.join(words).strip()}"
+            ) from None
+        self._within_s = measured_within_s
+        self._last_s = time.monotonic() + measured_within_s
 
     def close(self) -> None:
         self._engine.close()
@@ -41,11 +61,20 @@ class EngineMeter:
         return tuple(self._random.randrange(self._vocab_size) for _ in range(tokens))
 
     def seconds(self, jobs: Sequence[Job]) -> float:
-        """Cost of all `jobs` sent together, until the last token."""
+        """Cost of all `jobs` sent together, until the last token. Raises `DeadlineError` when it takes too long."""
+        if time.monotonic() > self._last_s:
+            raise DeadlineError(f"the {self._name} was not measured within {self._within_s:.0f} s; end other work on this host")
         before = self._now()
         futures = [self._engine.submit("generate", self._request(*job)) for job in jobs]
+        unfinished = wait(futures, _TIMEOUT_S, return_when=FIRST_EXCEPTION).not_done
         for future in futures:
-            future.result(_TIMEOUT_S)
+            if future.done():
+                future.result()
+        if unfinished:
+            raise DeadlineError(
+                f"{len(unfinished)} of {len(jobs)} requests had no answer from the {self._name} within {_TIMEOUT_S:.0f} s; "
+                "end other work on this host, or calibrate with --quick"
+            )
         return self._now() - before
 
     def decode_step(self, batch: int, context: int, steps: int) -> DecodeCell:

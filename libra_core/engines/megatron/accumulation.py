@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from libra_core.algorithms.packing import share
+from libra_core.engines.megatron.exchange import CoreExchange
 from libra_core.engines.megatron.micro_batch import MicroBatch, build_micro_batch, split
 from libra_core.engines.megatron.model import TrainedModel
 from libra_core.engines.megatron.spec import TrainerSpec
@@ -28,16 +29,32 @@ class OpenStep:
     batch_id: BatchId
     version: PolicyVersion
     started_s: float
+    replica: int
+    """Which share is this rank's."""
     loads: list[int]
-    """Tokens of every data-parallel rank so far; the same on every rank."""
-    has_signal: bool = False
-    """Whether the gradient can be other than zero; the same on every rank."""
+    """Tokens of every replica so far, those of hybrid replicas after the core's; the same on every rank."""
+    signals: list[bool]
+    """By replica, whether its gradient can be other than zero; the same on every rank."""
+    given: list[list[int]]
+    """By replica, numbers of its sequences in the order of accumulation; the same on every rank."""
+    trained: set[int]
+    """Replicas whose gradients are in the step: all, but for hybrid ones that did not contribute."""
+    settled: bool = False
+    """Hybrid replicas have contributed or are dropped; what is added from now on is for the core alone."""
     sums: StepSums = field(default_factory=StepSums)
     micro_batches: int = 0
     """Of this rank's replica."""
     logprob_s: float = 0.0
     forward_backward_s: float = 0.0
     busy_s: float = 0.0
+
+    @property
+    def has_signal(self) -> bool:
+        return any(self.signals[replica] for replica in self.trained)
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.loads[replica] for replica in self.trained)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,20 +65,35 @@ class Accumulator:
     world: World
     model: TrainedModel
     reference: torch.nn.Module | None
+    exchange: CoreExchange | None = None
+    """With hybrid replicas; None without any, and on the replicas themselves."""
 
     @property
     def token_multiple(self) -> int:
         """Sequence parallelism cuts the tokens of a micro-batch into tp equal parts."""
         return self.world.tp_size if self.spec.training.layout.sequence_parallel else 1
 
-    def open(self, batch_id: BatchId, version: PolicyVersion) -> OpenStep:
-        """Start from zero gradients.
+    def open(self, batch_id: BatchId, version: PolicyVersion, place: tuple[int, int] | None = None) -> OpenStep:
+        """Start from zero gradients. `place`: number of this replica and of all that share the step, where it is no core replica.
 
         Both calls are needed: Megatron leaves `p.grad` aliased to `main_grad`, and the next backward would add it twice.
         """
         self.model.optimizer.zero_grad()
         self.model.wrapped.zero_grad_buffer()
-        return OpenStep(batch_id=batch_id, version=version, started_s=time(), loads=[0] * self.world.dp_size)
+        if self.exchange is not None:
+            self.exchange.begin(version)
+        hybrids = len(self.exchange.active) if self.exchange is not None else 0
+        replica, count = place or (self.world.dp_rank, self.world.dp_size + hybrids)
+        return OpenStep(
+            batch_id=batch_id,
+            version=version,
+            started_s=time(),
+            replica=replica,
+            loads=[0] * count,
+            signals=[False] * count,
+            given=[[] for _ in range(count)],
+            trained=set(range(count)),
+        )
 
     def add(self, step: OpenStep, sequences: Sequence[TrainingSequence]) -> AccumulationReport:
         """Forward and backward over this rank's share. Waits for the ranks of its own replica only."""
@@ -80,7 +112,6 @@ class Accumulator:
         scored = perf_counter()
         forward_backward(self.model.wrapped, batches, inputs, step.sums)
         end = perf_counter()
-        step.has_signal = step.has_signal or self._has_signal(sequences)
         step.micro_batches += len(batches)
         step.logprob_s += scored - start
         step.forward_backward_s += end - scored
@@ -91,6 +122,14 @@ class Accumulator:
             duration_s=end - start,
         )
 
+    def settle(self, step: OpenStep) -> tuple[int, ...]:
+        """Collect what hybrid replicas contribute; numbers of the sequences that are lost with one. Collective, once per step."""
+        if self.exchange is None or step.settled:
+            return ()
+        self.exchange.collect(step)
+        step.settled = True
+        return self.exchange.last.lost_sequences
+
     def finish(self, step: OpenStep, *, learning_rate: float) -> UpdateReport:
         """Divide, clip and apply what was added, or report the step as skipped when its gradient is zero by construction.
 
@@ -98,6 +137,7 @@ class Accumulator:
             NumericsError: on every rank, before anything is changed, when the loss is not finite.
         """
         start = perf_counter()
+        self.settle(step)
         means = self._means(step)
         if not isfinite(means["loss"]):
             raise NumericsError(
@@ -105,7 +145,9 @@ class Accumulator:
                 "look for extreme log-probs in the batch, and lower training.optimizer.learning_rate"
             )
         if step.has_signal:
-            self.reduce(step)
+            self.reduce(step, force_all_reduce=self.exchange is not None and self.exchange.needs_whole_gradient)
+            if self.exchange is not None:
+                self.exchange.keep()
         reduced = perf_counter()
         grad_norm = self._apply(learning_rate) if step.has_signal else 0.0
         end = perf_counter()
@@ -132,9 +174,14 @@ class Accumulator:
 
     def _take_share(self, step: OpenStep, sequences: Sequence[TrainingSequence]) -> list[TrainingSequence]:
         lengths = [len(sequence.token_ids) for sequence in sequences]
-        shares = share(lengths, loads=step.loads)
-        step.loads = [load + sum(lengths[index] for index in ours) for load, ours in zip(step.loads, shares, strict=True)]
-        return [sequences[index] for index in shares[self.world.dp_rank]]
+        replicas = self.world.dp_size if step.settled else len(step.loads)
+        shares = share(lengths, loads=step.loads[:replicas])
+        first = sum(len(given) for given in step.given)
+        for replica, ours in enumerate(shares):
+            step.loads[replica] += sum(lengths[index] for index in ours)
+            step.signals[replica] |= self._has_signal([sequences[index] for index in ours])
+            step.given[replica] += [first + index for index in ours]
+        return [sequences[index] for index in shares[step.replica]]
 
     def _score(self, model: torch.nn.Module, batches: Sequence[MicroBatch]) -> list[Tensor]:
         return score(model, batches, temperature=self.spec.temperature)
@@ -167,7 +214,7 @@ class Accumulator:
             "clip_fraction": clipped / tokens,
             "importance_mean": importance / tokens if loss_tokens else 1.0,
             "importance_max": peaks[0] if loss_tokens else 1.0,
-            "tokens": sum(step.loads),
+            "tokens": step.tokens,
             "loss_tokens": int(loss_tokens),
             "micro_batches": int(micro_batches),
         }

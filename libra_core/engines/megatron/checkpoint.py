@@ -48,7 +48,7 @@ def save(folder: Path, model: TrainedModel, progress: Progress, extra: Mapping[s
         shutil.rmtree(partial, ignore_errors=True)
         (partial / _SHARDS).mkdir(parents=True)
     dist.barrier()
-    _fill_adam_state(model)
+    fill_adam_state(model)
     shard_writer.install()
     dist_checkpointing.save(_sharded_state(model, is_loading=False), str(partial / _SHARDS))
     rng = _gather_rng()
@@ -77,13 +77,13 @@ def load(folder: Path, model: TrainedModel, world: World) -> tuple[Progress, dic
     saved = content["progress"]
     report = UpdateReport(**saved["report"]) if saved["report"] else None
     progress = Progress(version=saved["version"], adam_steps=saved["adam_steps"], batch_id=saved["batch_id"], report=report)
-    _fill_adam_state(model)
+    fill_adam_state(model)
     repair_distributed_optimizer()
     state = dist_checkpointing.load(_sharded_state(model, is_loading=True), str(folder / _SHARDS))
     model.module.load_state_dict(state["model"], strict=False)
     _restore_zero_step(state["optimizer"])
     model.optimizer.load_state_dict(state["optimizer"])
-    _set_adam_steps(model, progress.adam_steps)
+    set_adam_steps(model, progress.adam_steps)
     _restore_rng(load_file(folder / _RNG))
     return progress, content["extra"]
 
@@ -102,7 +102,7 @@ def _adams(model: TrainedModel) -> list[torch.optim.Optimizer]:
     return [wrapper.optimizer for wrapper in wrappers if isinstance(wrapper.optimizer, torch.optim.Adam | torch.optim.AdamW)]
 
 
-def _fill_adam_state(model: TrainedModel) -> None:
+def fill_adam_state(model: TrainedModel) -> None:
     """Megatron asserts on an Adam that has not stepped yet; zeros are what its first step would start from."""
     for adam in _adams(model):
         for group in adam.param_groups:
@@ -113,13 +113,13 @@ def _fill_adam_state(model: TrainedModel) -> None:
 
 
 def _restore_zero_step(state: dict[str, Any]) -> None:
-    """Megatron does not save a step of 0, which torch then misses (KeyError); `_set_adam_steps` sets the real one."""
+    """Megatron does not save a step of 0, which torch then misses (KeyError); `set_adam_steps` sets the real one."""
     inner = state.get("optimizer", state)
     if "state" in inner:
         inner["state"].setdefault("common_step", torch.tensor(0.0))
 
 
-def _set_adam_steps(model: TrainedModel, steps: int) -> None:
+def set_adam_steps(model: TrainedModel, steps: int) -> None:
     """One tensor per parameter: Megatron hands all of them the same one, which Adam would then count up once per parameter."""
     for adam in _adams(model):
         for state in adam.state.values():

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from libra_core.config.training import TrainingConfig
+from libra_core.elastic.spec import ElasticSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,3 +24,5 @@ class TrainerSpec:
     """Of the sampler: log-probs in the loss are those of logits / temperature."""
     max_new_tokens: int = 64
     """`rollout.max_new_tokens`: the constant that `dr_grpo` divides by."""
+    elastic: ElasticSpec | None = None
+    """The core's side channel to hybrid replicas; None where there are none, and on the hybrid replicas themselves."""

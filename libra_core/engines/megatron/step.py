@@ -24,15 +24,28 @@ class StepSums:
     loss: float = 0.0
     weight: int = 0
     diagnostics: list[LossDiagnostics] = field(default_factory=list)
+    joined: list[tuple[float, ...]] = field(default_factory=list)
+    """`portable` sums of hybrid replicas whose gradients were added to this one's; their weights are in `weight`."""
 
     def as_list(self) -> list[float]:
         """Addable over ranks, in the order loss, weight, entropy, mismatch kl, clipped, importance, loss tokens."""
-        parts = [(d.entropy, d.mismatch_kl, d.clipped, d.importance, float(d.tokens)) for d in self.diagnostics]
-        return [self.loss, float(self.weight), *(sum(column) for column in zip(*parts, strict=True))] if parts else [0.0] * 7
+        loss, *others = (sum(column) for column in zip(*(row[:-1] for row in (self.portable(), *self.joined)), strict=True))
+        return [loss, float(self.weight), *others]
 
     @property
     def importance_max(self) -> float:
-        return max((d.importance_max for d in self.diagnostics), default=0.0)
+        return max(row[-1] for row in (self.portable(), *self.joined))
+
+    def join(self, portable: tuple[float, ...], weight: int) -> None:
+        """Count a hybrid replica's sums, whose gradient is added to this rank's."""
+        self.joined.append(portable)
+        self.weight += weight
+
+    def portable(self) -> tuple[float, ...]:
+        """All but the weight, for another world: loss, entropy, mismatch kl, clipped, importance, loss tokens, importance max."""
+        parts = [(d.entropy, d.mismatch_kl, d.clipped, d.importance, float(d.tokens)) for d in self.diagnostics]
+        sums = [float(sum(column)) for column in zip(*parts, strict=True)] if parts else [0.0] * 5
+        return self.loss, *sums, max((d.importance_max for d in self.diagnostics), default=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

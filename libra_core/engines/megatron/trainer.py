@@ -12,13 +12,14 @@ from libra_core.engines.broadcast import BroadcastGroup, join_group
 from libra_core.engines.hf_layout import hf_tensors
 from libra_core.engines.megatron import checkpoint, convert, cpu_shim, export
 from libra_core.engines.megatron.accumulation import Accumulator, OpenStep
+from libra_core.engines.megatron.exchange import CoreExchange
 from libra_core.engines.megatron.export import ExportReport, Metadata
 from libra_core.engines.megatron.micro_batch import build_micro_batch
 from libra_core.engines.megatron.model import build_model, build_policy, learning_rate, transformer_config
 from libra_core.engines.megatron.spec import TrainerSpec
 from libra_core.engines.megatron.step import score
 from libra_core.engines.megatron.world import close_world, open_world
-from libra_core.engines.model_folder import check_divides, read_model_facts
+from libra_core.engines.model_folder import ModelFacts, check_divides, read_model_facts
 from libra_core.errors import ConfigError, ResourceError
 from libra_core.types.batch import AccumulationReport, TrainingBatch, TrainingSequence
 from libra_core.types.ids import BatchId, PolicyVersion
@@ -54,7 +55,9 @@ class MegatronTrainer:
             self.model = build_policy(self.facts, spec)
             convert.load_hf(self.model.module, self.facts, spec.model_path)
             self.model.optimizer.reload_model_params()
-            self._accumulator = Accumulator(spec=spec, world=self.world, model=self.model, reference=self._build_reference())
+            self.exchange = CoreExchange(spec.elastic, self.world, self.model) if spec.elastic is not None else None
+            parts = {"world": self.world, "model": self.model, "reference": _build_reference(self.facts, spec)}
+            self.accumulator = Accumulator(spec=spec, exchange=self.exchange, **parts)
         except BaseException:
             close_world()
             raise
@@ -86,7 +89,7 @@ class MegatronTrainer:
                 f"batch {batch_id} updates policy version {expected_version}, but the trainer holds version "
                 f"{self.policy_version}; take the batch of that step, or resume from the matching checkpoint"
             )
-        self._step = self._accumulator.open(batch_id, self.policy_version)
+        self._step = self.accumulator.open(batch_id, self.policy_version)
         return None
 
     def accumulate(self, sequences: tuple[TrainingSequence, ...]) -> AccumulationReport:
@@ -98,9 +101,23 @@ class MegatronTrainer:
             ConfigError: when no step is open.
         """
         step = self._take_step("accumulate")
-        report = self._accumulator.add(step, sequences)
+        report = self.accumulator.add(step, sequences)
         self._step = step
         return report
+
+    def settle_step(self) -> tuple[int, ...]:
+        """Wait for hybrid replicas before `finish_step` does; at most their deadline, and not at all without any.
+
+        Returns the numbers, in the order of accumulation, of sequences whose replica was lost. Given to `accumulate` again they
+        are trained in this step by the core alone, else they are in no step yet.
+
+        Raises:
+            ConfigError: when no step is open.
+        """
+        step = self._take_step("settle_step")
+        lost = self.accumulator.settle(step)
+        self._step = step
+        return lost
 
     def finish_step(self) -> UpdateReport:
         """Divide the sums by the global count once and apply them. The step is closed afterwards, also when this raises.
@@ -114,17 +131,22 @@ class MegatronTrainer:
         """
         step = self._take_step("finish_step")
         rate = learning_rate(self.spec.training.optimizer, self.policy_version)
-        report = self._accumulator.finish(step, learning_rate=rate)
+        report = self.accumulator.finish(step, learning_rate=rate)
         self.progress = checkpoint.Progress(
             version=report.policy_version,
             adam_steps=self.progress.adam_steps + (not report.skipped),
             batch_id=step.batch_id,
             report=report,
         )
+        if self.exchange is not None:
+            self.exchange.publish(report.policy_version, report.grad_norm, self.progress.adam_steps)
         return report
 
     def discard_step(self) -> None:
-        """Forget the open step, if there is one; its batch can be begun again and nothing is counted twice."""
+        """Forget the open step, if there is one; its batch can be begun again and nothing is counted twice.
+
+        Hybrid replicas that took part in it have to join anew when it is.
+        """
         self._step = None
 
     def score_tokens(self, token_ids: tuple[int, ...]) -> tuple[float, ...]:
@@ -138,7 +160,7 @@ class MegatronTrainer:
             advantage=0.0,
             group_index=0,
         )
-        micro_batch = build_micro_batch([everything], multiple_of=self._accumulator.token_multiple, device=self.world.device)
+        micro_batch = build_micro_batch([everything], multiple_of=self.accumulator.token_multiple, device=self.world.device)
         parts = score(self.model.wrapped, [micro_batch], temperature=1.0)
         mine = self.world.reports and self.world.dp_rank == 0
         values = parts[0].tolist() if mine else [0.0] * (len(token_ids) - 1)
@@ -200,6 +222,8 @@ class MegatronTrainer:
         """
         self.progress, extra = checkpoint.load(Path(folder), self.model, self.world)
         self.discard_step()
+        if self.exchange is not None:
+            self.exchange.reset("the core loaded a checkpoint")
         return extra
 
     def digest(self) -> str:
@@ -208,18 +232,20 @@ class MegatronTrainer:
 
     def gradients(self, batch: TrainingBatch) -> dict[str, Tensor]:
         """Unclipped float32 gradients of the batch's loss by HF name; nothing is updated. For verification."""
-        self._step = self._accumulator.open(batch.batch_id, self.policy_version)
+        self._step = self.accumulator.open(batch.batch_id, self.policy_version)
         self.accumulate(batch.sequences)
         return self.step_gradients()
 
     def step_gradients(self) -> dict[str, Tensor]:
         """What `finish_step` would clip and apply, as `gradients` gives it; the step is discarded. For verification."""
-        self._accumulator.reduce(self._take_step("step_gradients"), force_all_reduce=True)
+        self.accumulator.reduce(self._take_step("step_gradients"), force_all_reduce=True)
         exported = convert.export_hf(self.model.module, self.facts, value_of=lambda parameter: parameter.main_grad)
         return {name: tensor.float().cpu().clone() for name, tensor in exported}
 
     def close(self) -> None:
         """Leave the world; not collective."""
+        if self.exchange is not None:
+            self.exchange.close()
         self._broadcast_group = None
         close_world()
 
@@ -238,10 +264,11 @@ class MegatronTrainer:
         for _ in self._weights():
             pass
 
-    def _build_reference(self) -> torch.nn.Module | None:
-        """Frozen start weights for the KL penalty; only the model folder holds them, so that a resumed run finds them again."""
-        if self.spec.training.loss.kl_coefficient == 0:
-            return None
-        reference = build_model(self.facts, transformer_config(self.facts, self.spec))
-        convert.load_hf(reference, self.facts, self.spec.model_path)
-        return reference.eval().requires_grad_(False)
+
+def _build_reference(facts: ModelFacts, spec: TrainerSpec) -> torch.nn.Module | None:
+    """Frozen start weights for the KL penalty; only the model folder holds them, so that a resumed run finds them again."""
+    if spec.training.loss.kl_coefficient == 0:
+        return None
+    reference = build_model(facts, transformer_config(facts, spec))
+    convert.load_hf(reference, facts, spec.model_path)
+    return reference.eval().requires_grad_(False)

@@ -58,8 +58,10 @@ class WorldPool:
     A rank that raises leaves its peers in a collective, so a failed job ends the whole pool.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, answer_s: float = _ANSWER_S) -> None:
+        """`answer_s`: how long a rank may take for one job."""
         self._size = size
+        self._answer_s = answer_s
         self._members: list[tuple[BaseProcess, Connection]] = []
 
     def __enter__(self) -> "WorldPool":
@@ -93,7 +95,8 @@ class WorldPool:
 
     def _answer(self, rank: int, connection: Connection) -> Any:
         try:
-            ok, value = connection.recv() if connection.poll(_ANSWER_S) else (False, f"no answer within {_ANSWER_S:.0f} s")
+            late = (False, f"no answer within {self._answer_s:.0f} s")
+            ok, value = connection.recv() if connection.poll(self._answer_s) else late
         except EOFError:
             ok, value = False, "its process died"
         if not ok:

@@ -27,6 +27,7 @@ def engine_arguments(spec: EngineSpec) -> AsyncEngineArgs:
         dtype=spec.dtype,
         seed=_engine_seed(spec),
         tensor_parallel_size=spec.tp,
+        distributed_executor_backend="mp" if spec.tp > 1 else None,  # inside a Ray actor vLLM would ask Ray for its workers
         max_model_len=spec.max_model_len,
         max_num_seqs=spec.max_num_seqs,
         block_size=spec.block_size,

@@ -99,7 +99,10 @@ def test_kind_chooses_the_section_and_search_r1_is_the_default(tmp_path: Path) -
         ("workload.turnz=4", r"unknown key workload\.turnz \(of kind synthetic\); did you mean workload\.turns\?"),
         ("workload.two_hop_share=0.5", r"unknown key workload\.two_hop_share \(of kind synthetic\)"),
         ("workload.turns=0", r"workload\.turns = 0: input should be greater"),
-        ("workload.kind=chess", r"workload\.kind = 'chess': input should be one of 'search_r1', 'r2e_gym', 'dapo_math'"),
+        (
+            "workload.kind=chess",
+            r"workload\.kind = 'chess': input should be one of 'search_r1', 'r2e_gym', 'dapo_math', 'synthetic'",
+        ),
     ],
 )
 def test_mistakes_in_a_section_of_several_kinds_name_the_key_as_it_was_written(

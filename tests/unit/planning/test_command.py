@@ -1,14 +1,24 @@
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
+from libra_core.config import load_config
+from libra_core.costs.api import StepCoefficients
+from libra_core.costs.measured import PROFILE_VERSION, EngineLawFit, MeasuredProfile, write_measured
+from libra_core.costs.measured_training import TrainerLawFit
 
 ROOT = Path(__file__).parents[3]
+QUICKSTART = str(ROOT / "configs" / "experiment" / "quickstart.yaml")
+HF_CONFIG = """{"model_type": "qwen3", "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 128, "head_dim": 32,
+"num_hidden_layers": 4, "intermediate_size": 384, "vocab_size": 1024, "tie_word_embeddings": true,
+"max_position_embeddings": 512}"""
 CONFIG = str(ROOT / "configs" / "experiment" / "r2e_gym_48gpu.yaml")
 
 
@@ -66,6 +76,85 @@ def test_mistakes_are_one_sentence(setting: str, sentence: str) -> None:
     assert result.exit_code == 2
     assert sentence in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def host_profile(folder: Path, hidden: int = 128) -> list[str]:
+    """Settings that plan the quickstart's policy by a calibration of this host."""
+    (folder / "config.json").write_text(HF_CONFIG)
+    step = StepCoefficients(
+        a_s=8e-3, b_s=1e-4, c_s=1e-8, prefill_a_s=5e-3, prefill_b_s_per_token=3e-5, prefill_c_s_per_token2=1e-9
+    )
+    trainer = TrainerLawFit(
+        tp=1,
+        pp=1,
+        micro_batch_s=0.01,
+        s_per_token=1e-4,
+        s_per_token2=5e-8,
+        step_s=0.005,
+        held_out_median_error=0.03,
+        held_out_worst_error=0.1,
+        batch_error=0.0,
+        num_cells=15,
+    )
+    profile = MeasuredProfile(
+        version=PROFILE_VERSION,
+        host="here",
+        device="a processor, 2 cores",
+        model=f"embedded policy, hidden {hidden}, 4 layers, float32",
+        measured_on="today",
+        clock="cpu",
+        software={},
+        engines=(EngineLawFit(tp=1, kv_tokens=4096, coefficients=step, held_out_median_error=0.02, num_cells=15),),
+        trainers=(trainer,),
+        max_context_tokens=2048,
+    )
+    write_measured(profile, folder / "host.yaml")
+    settings = (
+        f"planner.profile={folder / 'host.yaml'}",
+        f"planner.model={folder}",
+        "planner.gpus_per_node=4",
+        "planner.modes=[asynchronous]",
+    )
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+def planned(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    result = CliRunner().invoke(app, ["plan", *arguments, "--json"])
+    out = capfd.readouterr().out
+    assert result.exit_code == 0, result.output
+    return json.loads(out.splitlines()[-1])
+
+
+def test_a_calibrated_host_is_planned_by_its_measurements(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    history = tmp_path / "history.jsonl"
+    history.write_text(json.dumps({"prompt_tokens": 60, "generated_tokens": [30, 20], "tool_tokens": [40], "tool_s": [0.01]}))
+    found = planned(capfd, QUICKSTART, *host_profile(tmp_path), "--history", str(history))
+    best = found["best"]
+    assert best["train"]["tp"] == best["train"]["pp"] == 1
+    assert found["trainer_costs"].startswith("tp 1 pp 1 measured today (held-out median error 3.0%)")
+    assert "tp 1 measured today (held-out median error 2.0%)" in found["engine_costs"]
+    share = load_config(Path(QUICKSTART)).rollout
+    count = share.groups_per_step * share.group_size / best["train"]["dp"]
+    micro_batches = math.ceil(count * 150 / best["train"]["micro_batch_tokens"])
+    busy_s = micro_batches * 0.01 + count * 150 * 1e-4 + count * 150**2 * 5e-8 + 0.005
+    assert best["forecast"]["t_train_s"] == pytest.approx(busy_s, rel=0.02), "the rest is the reduction over replicas"
+
+
+def test_a_profile_of_another_model_or_device_is_not_used_and_the_plan_says_so(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings = host_profile(tmp_path, hidden=256)
+    assert "was measured with embedded policy, hidden 256" in planned(capfd, QUICKSTART, *settings)["trainer_costs"]
+    on_gpus = planned(capfd, CONFIG, "--set", f"planner.profile={tmp_path / 'host.yaml'}")
+    assert "was measured on a processor, 2 cores, this plan is for A800-SXM4-80GB" in on_gpus["engine_costs"]
+
+
+def test_a_damaged_profile_is_one_sentence(tmp_path: Path) -> None:
+    settings = host_profile(tmp_path)
+    (tmp_path / "host.yaml").write_text("version: [")
+    result = CliRunner().invoke(app, ["plan", QUICKSTART, *settings])
+    assert result.exit_code == 2
+    assert "is no calibration profile" in result.stderr
 
 
 def test_too_small_a_cluster_is_one_sentence() -> None:

@@ -10,7 +10,7 @@ from libra_core.errors import ResourceError
 from libra_core.planning.candidates import Choice, open_bench, options_of
 from libra_core.planning.confusion import RouterSkill
 from libra_core.planning.example_lengths import LAWS, example_records
-from libra_core.planning.joint_search import plan_resources
+from libra_core.planning.joint_search import evaluate_all, plan_resources
 from libra_core.planning.lengths import length_table
 from libra_core.planning.objective import BIAS, solve
 from libra_core.planning.placement import fits_nodes
@@ -144,7 +144,8 @@ def test_relaxations_are_computed_and_help() -> None:
 
 
 def test_tie_goes_to_the_running_plan() -> None:
-    asked = problem(48, 768, modes=(Mode.ASYNCHRONOUS,), streamed=(True,))
+    costs = replace(problem().costs, trainer=PlainTrainer(seconds_per_token=8e-4))
+    asked = problem(48, 768, modes=(Mode.ASYNCHRONOUS,), streamed=(True,), staleness=2, costs=costs)
     best = plan_resources(asked).best
     tied = [item for item in plan_resources(asked).runner_ups if item.forecast.t_iter_s < best.forecast.t_iter_s * (1 + 1e-7)]
     assert tied, "the case is chosen for its tie: the trainer binds"
@@ -157,6 +158,16 @@ def test_without_a_measured_router_no_mixed_fleet_is_proposed() -> None:
     found = plan_resources(problem(48, 256))
     assert all(len(item.plan.rollout.engines) == 1 for item in (found.best, *found.runner_ups))
     assert "planner.router" in found.notes[0]
+
+
+@pytest.mark.parametrize("router", [None, RouterSkill(accuracy=1.0, tail_recall=1.0)])
+def test_homogeneous_fleets_of_every_degree_are_candidates_of_every_split(router: RouterSkill | None) -> None:
+    _, found = evaluate_all(problem(48, 256, router=router))
+    beside = [choice for choice in found.choices if choice.mode is Mode.ASYNCHRONOUS]
+    for size in {choice.leaf.layout.num_gpus for choice in beside}:
+        fleets = {(choice.tp, choice.engines) for choice in beside if choice.leaf.layout.num_gpus == size}
+        expected = {(tp, (48 - size) // tp) for tp in (1, 2, 4, 8) if 48 - size >= tp}
+        assert {tp for tp, _ in fleets} == {tp for tp, _ in expected}
 
 
 def test_blind_router_makes_mixed_fleets_worse() -> None:
@@ -178,6 +189,6 @@ def test_hybrid_pool_follows_the_expected_drift() -> None:
 
 
 def test_layout_and_engines_are_plain_values() -> None:
-    best = plan_resources(problem(16, 64)).best
+    best = plan_resources(problem(16, 64, modes=(Mode.ASYNCHRONOUS,))).best
     assert isinstance(best.plan.rollout, RolloutLayout)
     assert best.plan.num_gpus <= 16

@@ -1,12 +1,13 @@
 """The vectorised objective against the formula of `spikes/simulation/formula.py`, written out once more for one candidate."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from libra_core.planning.candidates import Bench, Choice, open_bench, options_of
-from libra_core.planning.latency import expected_maxima
+from libra_core.planning.latency import backlog_s, expected_maxima
 from libra_core.planning.lengths import LengthTable
 from libra_core.planning.objective import Solution, solve
 from libra_core.planning.problem import PlanningProblem, Regime
@@ -31,7 +32,7 @@ def solved(asked: PlanningProblem, one: Choice) -> tuple[Bench, Solution]:
 def written_out(lengths: LengthTable, regime: Regime, one: Choice) -> float:
     """T of the fixed point, from latencies at each trial T instead of a table."""
     a, b, c, per_token, kv = STUDY[one.tp]
-    eta, late, K, E = regime.staleness, regime.staleness + regime.age_slack, regime.batch, one.engines
+    eta, X, K, E = regime.staleness, regime.age_slack, regime.batch, one.engines
     train = one.leaf.t_train_s * (1.05 if one.streamed else 1.0)
     left = FIXED_S + (train - FIXED_S) * 3 * regime.group_size / K if one.streamed else train
     ctx, w = lengths.mean_context, lengths.weight
@@ -46,17 +47,39 @@ def written_out(lengths: LengthTable, regime: Regime, one: Choice) -> float:
         low, high = (low, B) if B * (decode + p + tools) / decode > slots else (B, high)
     most = low
     fleet = K / E * (g * (a + (b + c * ctx) * most) / most + p) + PUBLICATION_S
-    low, high = max(fleet, train), 1e6
-    for _ in range(80):
-        T = (low + high) / 2
-        rate = K / E / max(T - (left if eta == 0 else PUBLICATION_S), 1e-6)
+
+    def latencies(window: float) -> np.ndarray:
+        rate = K / E / max(window, 1e-6)
         free = 1 - rate * p - rate * g * (b + c * ctx)
         B = min(max(rate * g * a / free if free > 1e-3 else 1e9, 1), most)
         slow = 1 / max(1 - rate * p, 0.05)
-        latency = slow * ((a + (b + c * ctx) * B) * lengths.generated_tokens + prefill) + lengths.tool_s
-        slowest = (expected_maxima(latency, w, [K])[0] + left + (PUBLICATION_S if eta else 0)) / (late + 1)
-        group = (expected_maxima(latency, w, [regime.group_size])[0] + left / 2 + (0 if one.streamed else train / 2)) / (eta + 1)
-        low, high = (T, high) if max(slowest, group) > T else (low, T)
+        return slow * ((a + (b + c * ctx) * B) * lengths.generated_tokens + prefill) + lengths.tool_s
+
+    def largest(values: np.ndarray, draws: int) -> float:
+        return expected_maxima(values, w, [draws])[0]
+
+    if eta == 0:
+        window = bisected(lambda at: largest(latencies(at), K), 1e-3, 1e6)
+        latest, groups = largest(latencies(window), K), np.sort(latencies(window))
+        share = (np.arange(groups.size) + 1) / groups.size  # equal weights in these cases
+        landed = [groups[np.searchsorted(share, u ** (1 / regime.group_size))] for u in (0.02, 0.2, 0.4, 0.6, 0.8)]
+        late = [(train - FIXED_S) * (1 - u) - (latest - at) for u, at in zip((0.02, 0.2, 0.4, 0.6, 0.8), landed, strict=True)]
+        left = max(left, FIXED_S + max(late)) if one.streamed else left
+        return max(fleet, train, latest + left + PUBLICATION_S)
+
+    def bound(T: float) -> float:
+        slowest = largest(latencies(T - PUBLICATION_S - left / (eta + 1 + X)), K) + left + PUBLICATION_S
+        group = largest(latencies(T - PUBLICATION_S), regime.group_size) + left + PUBLICATION_S
+        return max(slowest / (eta + 1 + X), group / (eta + 0.5))
+
+    return max(fleet, train, bisected(bound, max(fleet, train), 1e6))
+
+
+def bisected(bound: Callable[[float], float], low: float, high: float) -> float:
+    """Where a falling `bound(x)` meets x."""
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if bound(middle) > middle else (low, middle)
     return high
 
 
@@ -93,6 +116,23 @@ def test_streamed_step_takes_the_trainer_out_of_the_tail() -> None:
     asked = problem(48, 256)
     whole, streamed = (float(solved(asked, choice(8, 3, 150.0, streamed=kind))[1].slowest_s[0]) for kind in (False, True))
     assert whole - streamed > 30
+
+
+def test_without_staleness_slack_changes_nothing() -> None:
+    times = [float(solved(problem(48, 256, staleness=0, age_slack=X), choice(8, 3, 150.0))[1].t_iter_s[0]) for X in (0, 1)]
+    assert times[0] == times[1], "a step needs every group that was admitted"
+
+
+def test_slack_helps_where_the_slowest_trajectory_binds() -> None:
+    strict, slack = (solved(problem(48, 256, staleness=1, age_slack=X), choice(8, 3, 150.0))[1] for X in (0, 1))
+    assert strict.terms(0).binding.value == "C"
+    assert float(slack.t_iter_s[0]) < float(strict.t_iter_s[0])
+
+
+def test_trainer_that_takes_groups_as_they_land_is_behind_when_they_land_late() -> None:
+    work, latest = np.array([100.0]), np.array([200.0])
+    assert backlog_s(work, latest, np.full((1, 5), 200.0))[0] == pytest.approx(98.0), "all but 2 % land with the last one"
+    assert backlog_s(work, latest, np.array([[10.0, 30.0, 50.0, 70.0, 90.0]]))[0] == 0.0
 
 
 def test_colocated_adds_training_to_rollout() -> None:

@@ -1,8 +1,11 @@
 """The forecast of a running run: from the batches before, by the laws, uncorrected."""
 
+import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +14,18 @@ from libra_core.config.model import ModelConfig
 from libra_core.config.planner import PlannerConfig
 from libra_core.costs.api import EngineLimits, StepCoefficients, load_model
 from libra_core.costs.measured import PROFILE_VERSION, EngineLawFit, MeasuredProfile, write_measured
-from libra_core.planning.run_forecast import EngineOfRun, FleetLaw, GeneratedBatch, RunForecaster, RunLaws, forecast_rollout_s
+from libra_core.costs.measured_training import TrainerLawFit
+from libra_core.errors import CheckpointError
+from libra_core.planning.run_forecast import (
+    EngineOfRun,
+    FleetLaw,
+    GeneratedBatch,
+    RunForecaster,
+    RunLaws,
+    TrainedBatch,
+    forecast_rollout_s,
+    forecast_train_s,
+)
 from libra_core.planning.run_laws import load_run_laws
 from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
 from libra_core.types.reports import IterationReport
@@ -30,6 +44,18 @@ BATCH = GeneratedBatch(
     turns=16,
     longest_generated_tokens=80,
     longest_tool_s=0.5,
+)
+TRAINER = TrainerLawFit(
+    tp=1,
+    pp=1,
+    micro_batch_s=0.01,
+    s_per_token=1e-4,
+    s_per_token2=1e-8,
+    step_s=0.005,
+    held_out_median_error=0.03,
+    held_out_worst_error=0.1,
+    batch_error=0.0,
+    num_cells=15,
 )
 HF_CONFIG = """{"model_type": "qwen3", "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 128, "head_dim": 32,
 "num_hidden_layers": 4, "intermediate_size": 384, "vocab_size": 1024, "tie_word_embeddings": true,
@@ -50,7 +76,9 @@ def model_folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def measured_profile(file: Path, *, hidden: int = 128) -> str:
+def measured_profile(
+    file: Path, *, hidden: int = 128, trainers: tuple[TrainerLawFit, ...] = (), software: dict[str, str] | None = None
+) -> str:
     law = EngineLawFit(tp=1, kv_tokens=4096, coefficients=STEP, held_out_median_error=0.03, num_cells=15)
     profile = MeasuredProfile(
         version=PROFILE_VERSION,
@@ -59,9 +87,9 @@ def measured_profile(file: Path, *, hidden: int = 128) -> str:
         model=f"embedded policy, hidden {hidden}, 4 layers, float32",
         measured_on="",
         clock="cpu",
-        software={},
+        software=software or {},
         engines=(law,),
-        trainers=(),
+        trainers=trainers,
         max_context_tokens=2048,
     )
     write_measured(profile, file)
@@ -174,13 +202,79 @@ def test_a_profile_of_the_same_model_takes_the_place_of_the_kernels(model_folder
     assert laws.fleet.engines[0].coefficients == STEP
 
 
-def test_a_profile_of_another_model_costs_t_rollout_only(model_folder: Path) -> None:
-    config = LibraConfig(planner=PlannerConfig(profile=measured_profile(model_folder / "host.yaml", hidden=256)))
-    laws, missing = load_run_laws(config, PLAN, str(model_folder))
-    assert laws.fleet is None
+def test_a_measured_trainer_takes_the_place_of_the_kernels(model_folder: Path) -> None:
+    file = measured_profile(model_folder / "host.yaml", trainers=(TRAINER,))
+    laws, _ = load_run_laws(LibraConfig(planner=PlannerConfig(profile=file)), PLAN, str(model_folder))
     assert laws.trainer is not None
-    assert len(missing) == 1
-    assert "hidden 256" in missing[0]
+    batch = TrainedBatch(sequences=10, tokens=1000, squared_tokens=100_000, longest_tokens=100, micro_batches=2)
+    assert forecast_train_s(laws.trainer, batch) == pytest.approx(2 * 0.01 + 1000 * 1e-4 + 100_000 * 1e-8 + 0.005)
+    assert laws.grounding[1].startswith("trainer: tp 1 pp 1 measured")
+
+
+@pytest.mark.parametrize("fault", ["other model", "other software", "damaged", "missing"])
+def test_a_profile_that_cannot_be_used_leaves_the_kernels_and_says_why(model_folder: Path, fault: str) -> None:
+    file = model_folder / "host.yaml"
+    measured_profile(
+        file, hidden=256 if fault == "other model" else 128, software={"torch": "0.1"} if "software" in fault else {}
+    )
+    if fault == "damaged":
+        file.write_text(file.read_text()[:40])
+    if fault == "missing":
+        file.unlink()
+    laws, missing = load_run_laws(LibraConfig(planner=PlannerConfig(profile=str(file))), PLAN, str(model_folder))
+    plain, _ = load_run_laws(LibraConfig(), PLAN, str(model_folder))
+    assert missing == []
+    assert laws.fleet == plain.fleet
+    assert {"other model": "hidden 256", "other software": "torch 0.1 then"}.get(
+        fault, "no calibration profile"
+    ) in laws.grounding[0]
+    assert laws.grounding[0].startswith("engines: kernels of CPU-host")
+
+
+def test_a_resumed_forecaster_goes_on_as_if_it_had_never_stopped() -> None:
+    whole, first, resumed = (fleet_only(half_life_steps=2.0) for _ in range(3))
+    for step in range(4):
+        whole.check(iteration(step, generated_tokens=400 + 50 * step))
+        first.check(iteration(step, generated_tokens=400 + 50 * step))
+    resumed.resume(json.loads(json.dumps(first.state())))
+    for step in range(4, 6):
+        assert resumed.check(iteration(step, generated_tokens=900)) == whole.check(iteration(step, generated_tokens=900))
+
+
+def test_what_is_kept_does_not_grow_with_the_run() -> None:
+    forecaster = fleet_only()
+    sizes = set()
+    for step in range(300):
+        forecaster.check(iteration(step))
+        sizes.add(len(json.dumps(forecaster.state())) // 100)
+    assert max(sizes) < 15, "hundreds of bytes, whatever the number of iterations"
+    assert forecaster.state()["generated"]["weight"] < 1 / (1 - 0.5**0.1) + 1e-6
+
+
+def test_a_checkpoint_without_a_history_starts_an_empty_one() -> None:
+    forecaster = fleet_only()
+    forecaster.resume(None)
+    assert forecaster.check(iteration(0)) is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda state: [],
+        lambda state: {name: value for name, value in state.items() if name != "trained"},
+        lambda state: state | {"generated": {"total": {"turns": 1.0}, "weight": 1.0}},
+        lambda state: state | {"generated": {"total": {}, "weight": 2.0}},
+        lambda state: state | {"generated": state["generated"] | {"weight": float("nan")}},
+        lambda state: state | {"train_error": {"total": {"error": -1.0}, "weight": 1.0}},
+        lambda state: state | {"train_error": {"total": {"error": "much"}, "weight": 1.0}},
+        lambda state: state | {"rollout_error": None},
+    ],
+)
+def test_a_damaged_history_is_refused_in_a_sentence(damage: Callable[[dict[str, Any]], Any]) -> None:
+    forecaster = fleet_only()
+    forecaster.check(iteration(0))
+    with pytest.raises(CheckpointError, match=r"forecast history .+ is damaged \(.+\); resume from another checkpoint"):
+        fleet_only().resume(damage(forecaster.state()))
 
 
 def test_an_unreadable_model_has_no_law_and_says_why(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from libra_core.costs.api import Fit
+from libra_core.costs.api import Fit, TrainingShape
 from libra_core.planning.problem import Cluster, ModelShape
 from libra_core.planning.training_tree import Cuts, best_leaf, leaves
 from support.planning import PlainTrainer, problem
@@ -27,6 +27,15 @@ def test_best_leaf_is_the_fastest() -> None:
     best = best_leaf(asked, 16, load, Cuts())
     assert best is not None
     assert best.t_train_s == min(leaf.t_train_s for leaf in found)
+
+
+def test_stages_are_uneven_only_where_the_run_allows_it() -> None:
+    asked = problem(16, 64)
+    load = asked.lengths.training_load(64, 40_960)
+    even = {leaf.layout.pp for leaf in leaves(asked, 12, load, Cuts())}
+    uneven = {leaf.layout.pp for leaf in leaves(replace(asked, train_shape=TrainingShape(uneven_stages=True)), 12, load, Cuts())}
+    assert all(asked.model.num_layers % pp == 0 for pp in even)
+    assert any(asked.model.num_layers % pp for pp in uneven)
 
 
 def test_cuts_name_rule_and_example() -> None:

@@ -8,6 +8,7 @@ from libra_core.errors import EngineLostError
 from libra_core.ports.environment import Episode, TurnStops
 from libra_core.runtime.agent_loop import AgentLoop, AgentTools
 from libra_core.runtime.fleet import EngineMember
+from libra_core.runtime.prefill_ahead import stay
 from libra_core.types.ids import EngineId, GroupId, PolicyVersion, PromptId, TrajectoryId
 from libra_core.types.trajectory import (
     FailureKind,
@@ -21,6 +22,7 @@ from libra_core.types.trajectory import (
     Trajectory,
     VersionSegment,
 )
+from support.routing import CountedMoves
 
 CALL, END, MAYBE, SPELLED = 90, 91, 92, 93
 PROMPT = Prompt(prompt_id=PromptId("p"), token_ids=(1, 2, 3), text="?", answers=("a",))
@@ -98,7 +100,9 @@ def run_loop(
             environment=world,
             bind=bind,
             generate=generate,
-            release=lambda _id, _kind, final_tokens: released.append(final_tokens),
+            release=lambda _id, _kind, final_tokens, _finished: released.append(final_tokens),
+            foresee=stay,
+            watch=CountedMoves(),
             record=lambda *_: None,
         )
         config = RolloutConfig().model_copy(update={"max_new_tokens": 10, "max_context_tokens": 40, **overrides})

@@ -1,17 +1,19 @@
 """A trajectory binds late, keeps its place until it ends, and an engine never promises more than its KV share."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from libra_core.ports.routing import TurnContext
+from libra_core.ports.routing import EngineLoad, FinishedTrajectory, TurnContext
 from libra_core.routing.least_loaded import LeastLoaded
 from libra_core.runtime.fleet import EngineMember, Fleet
 from libra_core.runtime.kv_ledger import ContextHistory, KvLedger
 from libra_core.types.ids import EngineId, TrajectoryId
+from support.routing import finished
 
 
 def fleet(
@@ -162,3 +164,114 @@ def test_the_account_of_places_is_exact_over_any_sequence_of_events(data: st.Dat
         assert ledger.engine_of(trajectory) == engine
     for engine in engines:
         assert (ledger.promised()[engine] == 0) == (engine not in held.values())
+
+
+class Directed:
+    """Sends every turn where it is told, and keeps what it was offered and taught."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.offered: list[EngineLoad] = []
+        self.learnt: list[TrajectoryId] = []
+        self.forgotten: list[TrajectoryId] = []
+
+    def choose(self, turn: TurnContext, engines: Sequence[EngineLoad]) -> EngineId:
+        self.offered = list(engines)
+        names = [engine.engine_id for engine in engines]
+        return EngineId(self.target) if self.target in names else names[0]
+
+    def learn(self, finished: FinishedTrajectory) -> None:
+        self.learnt.append(finished.trajectory_id)
+
+    def forget(self, trajectory_id: TrajectoryId) -> None:
+        self.forgotten.append(trajectory_id)
+
+
+def mixed_fleet(policy: Directed, moved: list[TurnContext]) -> Fleet:
+    """Two engines of TP 1 and two of TP 4, with room for nine trajectories each."""
+    built = fleet(fill=1.0)
+    built.policy, built.degrees, built.max_num_seqs, built.on_move = policy, (1, 4), 7, moved.append
+    for name, tp in (("a", 1), ("b", 1), ("c", 4), ("d", 4)):
+        built.add(EngineMember(engine_id=EngineId(name), tp=tp, kv_tokens=900, handle=None))
+    return built
+
+
+def test_engines_of_one_degree_form_a_bucket() -> None:
+    async def claim() -> None:
+        policy = Directed("a")
+        target = mixed_fleet(policy, [])
+        await target.bind(turn(0))
+        await target.bind(turn(1))
+        assert [(load.bucket, load.capacity, load.in_flight) for load in policy.offered] == [
+            (0, 7, 1),
+            (0, 7, 0),
+            (1, 7, 0),
+            (1, 7, 0),
+        ]
+        assert [load.kv_promised_tokens for load in policy.offered] == [100.0, 0.0, 0.0, 0.0]
+
+    run(claim)
+
+
+def test_a_move_frees_the_place_it_leaves_and_is_told() -> None:
+    async def claim() -> None:
+        moved: list[TurnContext] = []
+        policy = Directed("a")
+        target = mixed_fleet(policy, moved)
+        await target.bind(turn(0))
+        policy.target = "c"
+        member = await target.bind(turn(0, context=150, current="a"))
+        assert (member.engine_id, [one.context_tokens for one in moved]) == ("c", [150])
+        assert {name: one.bound for name, one in target.members.items()} == {"a": 0, "b": 0, "c": 1, "d": 0}
+        assert target.ledger.promised() == {"a": 0, "b": 0, "c": 150, "d": 0}
+
+    run(claim)
+
+
+def test_a_move_is_foreseen_only_for_a_trajectory_with_a_living_home() -> None:
+    async def claim() -> None:
+        policy = Directed("a")
+        target = mixed_fleet(policy, [])
+        assert target.foresee(turn(0, current="a")) is None
+        await target.bind(turn(0))
+        assert target.foresee(turn(0, current="a")) is None
+        policy.target = "d"
+        foreseen = target.foresee(turn(0, current="a"))
+        assert foreseen is not None
+        assert foreseen.engine_id == "d"
+        assert target.members[EngineId("a")].bound == 1, "foreseeing binds nothing"
+        target.lose(EngineId("a"), "died")
+        assert target.foresee(turn(0, current="a")) is None
+
+    run(claim)
+
+
+def test_of_equal_engines_the_one_that_computed_ahead_is_taken() -> None:
+    async def claim() -> None:
+        policy = Directed("a")
+        target = mixed_fleet(policy, [])
+        for number in range(3):
+            await target.bind(turn(number))
+        policy.target = "c"
+        prepared = replace(turn(0, current="a"), prepared=EngineId("d"))
+        assert (await target.bind(prepared)).engine_id == "d"
+        other_degree = replace(turn(1, current="a"), prepared=EngineId("b"))
+        assert (await target.bind(other_degree)).engine_id == "c"
+        policy.target = "a"
+        stays = replace(turn(2, current="a"), prepared=EngineId("b"))
+        assert (await target.bind(stays)).engine_id == "a"
+
+    run(claim)
+
+
+def test_what_ended_is_learnt_and_what_failed_is_forgotten() -> None:
+    async def claim() -> None:
+        policy = Directed("a")
+        target = mixed_fleet(policy, [])
+        await target.bind(turn(0))
+        await target.bind(turn(1))
+        target.release(TrajectoryId("t0"), "k", 100, finished([5], name="t0"))
+        target.release(TrajectoryId("t1"), "k", 100)
+        assert (policy.learnt, policy.forgotten) == (["t0"], ["t1"])
+
+    run(claim)

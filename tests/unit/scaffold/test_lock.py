@@ -21,6 +21,7 @@ def test_lock_pins_torch_without_a_local_version() -> None:
 
 def test_every_direct_dependency_is_locked() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["cpu"], *project["optional-dependencies"]["dev"]]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["cpu"], *extras["dev"], *extras["embedding"]]
     names = {re.sub(r"[-_.]+", "-", re.split(r"[\[<>=~ ]", text)[0]).lower() for text in wanted}
     assert names - _locked().keys() == set()

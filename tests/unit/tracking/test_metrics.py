@@ -17,6 +17,7 @@ def test_names_are_unique_and_grouped() -> None:
         "forecast",
         "account",
         "rollout",
+        "routing",
         "reward",
         "train",
         "publication",

@@ -7,6 +7,7 @@ from libra_core.config.rollout import RolloutConfig
 from libra_core.config.workload import SearchR1Config
 from libra_core.runtime.agent_loop import AgentLoop, AgentTools
 from libra_core.runtime.fleet import EngineMember
+from libra_core.runtime.prefill_ahead import stay
 from libra_core.types.ids import EngineId, GroupId, PolicyVersion, TrajectoryId
 from libra_core.types.trajectory import FinishReason, GeneratedTurn, GenerationRequest, Trajectory, VersionSegment
 from libra_core.workloads.chat import Chat
@@ -14,6 +15,7 @@ from libra_core.workloads.search_r1.file_source import FileQuestionSource
 from libra_core.workloads.search_r1.passages import Passage
 from libra_core.workloads.search_r1.questions_file import FileQuestion
 from libra_core.workloads.search_r1.tag_environment import TagSearchEnvironment
+from support.routing import CountedMoves
 from support.tokenizers import general_codec
 
 CODEC = general_codec()
@@ -55,15 +57,22 @@ def sampled(*turns: tuple[int, ...]) -> Trajectory:
     question = FileQuestion(key="k", text="abc?", answers=("abc",), source="nq")
     prompt = FileQuestionSource(Chat(CODEC), [question], [], seed=0).prompt(question)
     environment = TagSearchEnvironment(CODEC, SearchR1Config(), Shelf())
-    tools = AgentTools(environment=environment, bind=bind, generate=generate, release=lambda *_: None, record=lambda *_: None)
-    config = RolloutConfig().model_copy(update={"max_new_tokens": 500, "max_context_tokens": 5000})
+    tools = AgentTools(
+        environment=environment,
+        bind=bind,
+        generate=generate,
+        release=lambda *_: None,
+        record=lambda *_: None,
+        foresee=stay,
+        watch=CountedMoves(),
+    )
     loop = AgentLoop(
         trajectory_id=TrajectoryId("t"),
         group_id=GroupId("g"),
         order=0,
         sample_index=0,
         prompt=prompt,
-        config=config,
+        config=RolloutConfig().model_copy(update={"max_new_tokens": 500, "max_context_tokens": 5000}),
         tools=tools,
     )
 

@@ -1,0 +1,37 @@
+"""`libra compare`: the flow `libra-compare` in this process."""
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from flows.board import put_up
+from flows.compare_view import closing_lines, comparison_tables
+from flows.console import make_board
+from flows.output import json_output
+from flows.study_parameters import CompareParameters
+from libra_core.config.loading import process_environment
+
+
+def run_compare(parameters: CompareParameters, *, as_json: bool) -> None:
+    """Raises `LibraError` before the first run when the study is wrong."""
+    parameters.load()
+    process_environment(Path(parameters.root), quiet=True)
+    with json_output(as_json) as emit:
+        with make_board(Console(stderr=True)) as board:
+            put_up(board)
+            board.phase("reaching Prefect", 0.0)
+            from flows.comparison import comparison
+            from flows.logs import leave_errors_to_the_command_line
+            from flows.server import ensure_server
+            from libra_core.tracking.study import RESULTS
+
+            ensure_server()
+            leave_errors_to_the_command_line()
+            place = comparison(parameters)
+        results = json.loads((Path(place.folder) / RESULTS).read_text(encoding="utf-8"))
+        if not as_json:
+            console = Console(width=170)
+            console.print(*comparison_tables(results), sep="\n")
+            console.print(*closing_lines(results, place.mlflow_url, place.folder), sep="\n", highlight=False, soft_wrap=True)
+        emit(results | {"folder": place.folder, "mlflow_url": place.mlflow_url})

@@ -1,0 +1,63 @@
+"""`libra decisions`: the ledger of a run as a table or as JSON."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from flows.output import json_output
+from libra_core.tracking.decisions import read_decisions
+from libra_core.tracking.run_folder import read_journal
+
+
+def run_decisions(run_dir: Path, *, as_json: bool) -> None:
+    """Raises `CheckpointError` when the folder is not that of a run."""
+    read_journal(run_dir)
+    rows = read_decisions(run_dir)
+    switches = sum(row["verdict"] == "switch" for row in rows)
+    with json_output(as_json) as emit:
+        if not as_json:
+            console = Console()
+            console.print(ledger_table(rows) if rows else "no look at the plan yet: the run has not replanned")
+            console.print(f"{len(rows)} looks, {switches} switches", highlight=False)
+        emit({"run": str(run_dir), "looks": len(rows), "switches": switches, "decisions": rows})
+
+
+def ledger_table(rows: list[dict[str, Any]]) -> Table:
+    """Newest last; `realised` stays empty until enough steps have passed after a switch."""
+    table = Table(title="Decisions", title_justify="left")
+    for name in ("step", "verdict", "reason", "binds", "plan", "candidate"):
+        table.add_column(name)
+    for name in ("gain s/step", "saved s", "cost s", "realised s/step"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(
+            str(row["step"]),
+            verdict_of(row),
+            row["reason"],
+            row["binding"],
+            plan_words(row["current"]),
+            plan_words(row["candidate"]),
+            *(_number(row.get(name)) for name in ("gain_s_per_step", "saved_s", "cost_s", "realised_gain_s_per_step")),
+        )
+    return table
+
+
+def verdict_of(row: dict[str, Any]) -> str:
+    """A switch that was rolled back says so."""
+    return "rolled back" if row.get("applied") is False else str(row["verdict"])
+
+
+def plan_words(candidate: dict[str, Any]) -> str:
+    """`dp 2 (tp 1 pp 1) + 4 x tp1, 1 of 2 hybrids train`."""
+    train = candidate["train"]
+    engines = " ".join(f"{count} x tp{tp}" for tp, count in candidate["engines"].items())
+    words = f"dp {train['dp']} (tp {train['tp']} pp {train['pp']}) + {engines}"
+    if candidate["hybrid_replicas"]:
+        words += f", {candidate['hybrids_training']} of {candidate['hybrid_replicas']} hybrids train"
+    return words
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

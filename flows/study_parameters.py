@@ -1,0 +1,34 @@
+"""What the deployment `libra-compare` can be asked for."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from libra_core.simulation.study.config import StudyConfig, load_study
+
+
+class CompareParameters(BaseModel):
+    """One study."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    study: str = Field(default="configs/study/48gpu.yaml", description="YAML file of the study, relative to the repository.")
+    systems: list[str] = Field(default=[], description="Names of systems; all when empty.")
+    workloads: list[str] = Field(default=[], description="Names of workloads, such as `search_r1`; all when empty.")
+    seeds: int | None = Field(default=None, ge=1, description="Paired seeds.")
+    steps: int | None = Field(default=None, ge=8, description="Optimizer steps of each run.")
+    staleness: int | None = Field(default=None, ge=0, description="η, the same for all systems that are not synchronous.")
+    overrides: list[str] = Field(default=[], description="Further changes, such as `gpus=96` or `mismatch.train=1.3`.")
+    root: str = Field(default="runs", description="The study's folder and MLflow's database lie under it.")
+    mlflow: str | None = Field(default=None, description="Address of MLflow; unset: its database under root; `off`: none.")
+    processes: int = Field(default=2, ge=1, description="Runs simulated at once.")
+
+    def load(self) -> StudyConfig:
+        """Raises `ConfigError`."""
+        changes: dict[str, Any] = {name: getattr(self, name) for name in ("seeds", "steps", "staleness")}
+        changes = {name: value for name, value in changes.items() if value is not None}
+        if self.systems:
+            changes["chosen"] = self.systems
+        if self.workloads:
+            changes["workloads"] = [name if name.endswith(".yaml") else f"workloads/{name}.yaml" for name in self.workloads]
+        return load_study(self.study, overrides=self.overrides, **changes)

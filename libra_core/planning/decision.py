@@ -1,0 +1,126 @@
+"""Whether to change the plan (DESIGN section 5). Pure: forecasts, costs and the last looks in, a decision out.
+
+What the trainer was seen to wait is no input: it waits for the tail of the batch, which more rollout GPUs do not shorten, and a
+controller that follows it runs away (`notes/study.md` section 3). A move must lower the term that binds.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+from libra_core.types.decision import Decision, Reason, Verdict
+from libra_core.types.forecast import Candidate, Term, Terms
+from libra_core.types.plan import Plan
+from libra_core.types.transition import Tier, TransitionCost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplanPolicy:
+    """How cautious the planner is."""
+
+    horizon_steps: int = 200
+    """Steps over which a gain must repay its cost."""
+    margin: float = 0.2
+    """Share by which the savings must exceed the cost."""
+    cooldown_steps: int = 20
+    """Steps after a switch without another."""
+    hysteresis: float = 0.5
+    """By how much the gain that is asked for grows when the candidate is the plan that was just left."""
+    persistence_looks: int = 2
+    """Looks in a row that a repartition or a new layout must win."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastLooks:
+    """What `decide` remembers between looks."""
+
+    switched_at: int | None = None
+    left: Plan | None = None
+    """The plan before the last switch."""
+    streak: int = 0
+    """Looks in a row, up to the last one, that a move above `FLIP` won but for its persistence."""
+
+    def after(self, decision: Decision) -> "PastLooks":
+        if decision.verdict is Verdict.SWITCH:
+            return PastLooks(switched_at=decision.step, left=decision.current.plan)
+        return replace(self, streak=self.streak + 1 if decision.reason is Reason.NOT_PERSISTENT else 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What is known when the plan is looked at; both forecasts are made under the same, newest profile."""
+
+    step: int
+    steps_left: int
+    current: Candidate
+    candidate: Candidate
+    cost: TransitionCost
+    forecast_error: float
+    """Relative; the mean of what was measured, `planning.objective.ERROR` before that."""
+    grounding: str = "datasheet"
+
+
+def decide(look: Look, policy: ReplanPolicy, past: PastLooks) -> Decision:
+    """Switch when the time saved over the horizon exceeds the cost with its margin, and nothing speaks against it."""
+    horizon = min(policy.horizon_steps, look.steps_left)
+    gain = look.current.forecast.t_iter_s - look.candidate.forecast.t_iter_s
+    reason = _reason(look, policy, past, gain * horizon)
+    return Decision(
+        step=look.step,
+        verdict=Verdict.SWITCH if reason is Reason.PAYS else Verdict.KEEP,
+        reason=reason,
+        tier=tier_of(look.current.plan, look.candidate.plan),
+        current=look.current,
+        candidate=look.candidate,
+        binding=look.current.forecast.terms.binding,
+        gain_s_per_step=gain,
+        saved_s=gain * horizon,
+        cost=look.cost,
+        horizon_steps=horizon,
+        forecast_error=look.forecast_error,
+        grounding=look.grounding,
+    )
+
+
+def tier_of(current: Plan, candidate: Plan) -> Tier | None:
+    """The dearest kind of move between two plans; None when no process would move."""
+    if _world(current) != _world(candidate):
+        return Tier.RELAYOUT
+    if _fleet(current) != _fleet(candidate) or current.hybrid_replicas != candidate.hybrid_replicas:
+        return Tier.REPARTITION
+    return Tier.FLIP if current.hybrids_training != candidate.hybrids_training else None
+
+
+def _reason(look: Look, policy: ReplanPolicy, past: PastLooks, saved_s: float) -> Reason:
+    current, candidate = look.current.forecast, look.candidate.forecast
+    tier = tier_of(look.current.plan, look.candidate.plan)
+    gain = current.t_iter_s - candidate.t_iter_s
+    back = look.candidate.plan == past.left
+    needed = look.forecast_error * current.t_iter_s * (1 + policy.hysteresis if back else 1)
+    rules = (
+        (tier is None, Reason.SAME_PLAN),
+        (not math.isfinite(gain), Reason.NO_FORECAST),
+        (past.switched_at is not None and look.step - past.switched_at < policy.cooldown_steps, Reason.COOLDOWN),
+        (gain <= needed, Reason.BELOW_ERROR),
+        (not _relaxes(current.terms, candidate.terms, needed), Reason.BINDING_STAYS),
+        (saved_s <= look.cost.total_s * (1 + policy.margin), Reason.NOT_REPAID),
+        (tier is not Tier.FLIP and past.streak + 1 < policy.persistence_looks, Reason.NOT_PERSISTENT),
+    )
+    return next((reason for against, reason in rules if against), Reason.PAYS)
+
+
+def _relaxes(current: Terms, candidate: Terms, needed_s: float) -> bool:
+    """Whether the term that binds now falls by what the forecast's error asks of a gain."""
+    return _value(current, current.binding) - _value(candidate, current.binding) > needed_s
+
+
+def _value(terms: Terms, term: Term) -> float:
+    return dict(zip(Term, (terms.trainer_s, terms.fleet_s, terms.slowest_s, terms.group_s), strict=True))[term]
+
+
+def _world(plan: Plan) -> tuple[int, ...]:
+    train = plan.train
+    return train.tp, train.pp, train.cp, train.ep, train.dp
+
+
+def _fleet(plan: Plan) -> dict[int, int]:
+    return dict(plan.rollout.engines)

@@ -1,0 +1,52 @@
+"""What transitions really cost and forecasts were really off by. Immutable: each observation gives a new value."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from libra_core.planning.objective import ERROR
+from libra_core.types.transition import Tier, TransitionCost
+
+_REMEMBERED = 3
+"""Transitions of one kind that the rolling mean is over."""
+_DECAY = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostBook:
+    """Rolling mean of the measured cost per tier; the prior until there is one."""
+
+    priors: Mapping[Tier, TransitionCost]
+    measured: Mapping[Tier, tuple[TransitionCost, ...]] = field(default_factory=dict[Tier, tuple[TransitionCost, ...]])
+
+    def including(self, tier: Tier, cost: TransitionCost) -> "CostBook":
+        rows = (*self.measured.get(tier, ()), cost)[-_REMEMBERED:]
+        return replace(self, measured={**self.measured, tier: rows})
+
+    def expected(self, tier: Tier) -> TransitionCost:
+        rows = self.measured.get(tier) or (self.priors[tier],)
+        return TransitionCost(
+            drain_s=sum(row.drain_s for row in rows) / len(rows),
+            transfer_s=sum(row.transfer_s for row in rows) / len(rows),
+            start_s=sum(row.start_s for row in rows) / len(rows),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorBook:
+    """Running mean of the relative error of iteration-time forecasts, recent ones counting more."""
+
+    total: float = 0.0
+    weight: float = 0.0
+
+    def including(self, forecast_s: float, measured_s: float) -> "ErrorBook":
+        """A comparison that means nothing (no forecast, no time) changes nothing."""
+        if not math.isfinite(forecast_s) or measured_s <= 0:
+            return self
+        error = abs(forecast_s - measured_s) / measured_s
+        return ErrorBook(total=_DECAY * self.total + error, weight=_DECAY * self.weight + 1)
+
+    @property
+    def error(self) -> float:
+        """Before the first comparison, what the forecasts were off by against event simulations."""
+        return self.total / self.weight if self.weight else ERROR

@@ -1,0 +1,131 @@
+"""What to compare at a look: the plan that runs, forecast under the newest profile, and the moves away from it.
+
+Homogeneous fleets only; a mixed fleet that runs has no moves here.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from libra_core.errors import ConfigError
+from libra_core.planning.candidates import Bench, Choice, candidate_of, open_bench, options_of
+from libra_core.planning.decision import Look, PastLooks, ReplanPolicy, decide, tier_of
+from libra_core.planning.experience import CostBook, ErrorBook
+from libra_core.planning.joint_search import plan_resources
+from libra_core.planning.objective import solve
+from libra_core.planning.problem import PlanningProblem
+from libra_core.planning.training_tree import Cuts, TrainLeaf, shape_of
+from libra_core.types.decision import Decision, Verdict
+from libra_core.types.forecast import Candidate
+from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
+from libra_core.types.transition import TransitionCost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What a look needs besides the problem."""
+
+    step: int
+    steps_left: int
+    costs: CostBook
+    errors: ErrorBook
+    grounding: str = "datasheet"
+
+
+def propose(problem: PlanningProblem, current: Candidate, standing: Standing) -> list[Look]:
+    """The running plan under the problem's profile, against every flip of its hybrids and against the best plan of the search.
+
+    Raises:
+        ConfigError: the running plan's fleet is mixed.
+        ResourceError: nothing is feasible.
+    """
+    asked = replace(problem, active=current.plan)
+    bench = open_bench(asked, Cuts())
+    now = forecast_of(bench, current.plan, current)
+    return [
+        Look(
+            step=standing.step,
+            steps_left=standing.steps_left,
+            current=now,
+            candidate=other,
+            cost=standing.costs.expected(tier) if (tier := tier_of(now.plan, other.plan)) else TransitionCost(),
+            forecast_error=standing.errors.error,
+            grounding=standing.grounding,
+        )
+        for other in (*flips(bench, now), plan_resources(asked).best)
+    ]
+
+
+def at_work(plan: Plan) -> tuple[TrainLayout, RolloutLayout]:
+    """What trains and what serves while some hybrids train: more replicas, fewer engines.
+
+    Raises:
+        ConfigError: when a replica's GPUs are no whole number of engines, or hybrids would take every engine.
+    """
+    if not plan.hybrids_training:
+        return plan.train, plan.rollout
+    (tp, count), *others = plan.rollout.engines
+    each = plan.train.replica_gpus
+    taken = plan.hybrids_training * each // tp
+    if others or each % tp or taken >= count:
+        raise ConfigError(
+            f"{plan.hybrids_training} hybrid replicas of {each} GPUs cannot leave engines {dict(plan.rollout.engines)}: "
+            "one degree that divides a replica's GPUs, and an engine that stays, are needed"
+        )
+    return replace(plan.train, dp=plan.train.dp + plan.hybrids_training), RolloutLayout(engines=((tp, count - taken),))
+
+
+def forecast_of(bench: Bench, plan: Plan, like: Candidate) -> Candidate:
+    """The plan run in the way of `like`, under the bench's lengths and costs."""
+    layout, rollout = at_work(plan)
+    if len(rollout.engines) != 1:
+        raise ConfigError(f"engines {dict(rollout.engines)} of several degrees have no forecast here; keep or replan by hand")
+    shape = shape_of(layout)
+    estimate = bench.problem.costs.trainer.estimate(shape, bench.load)
+    leaf = TrainLeaf(
+        layout=layout,
+        t_train_s=estimate.t_train_s,
+        fixed_s=estimate.parts.optimizer_s + estimate.parts.dp_exposed_s,
+        bytes_per_gpu=estimate.memory.total_bytes,
+    )
+    ((tp, engines),) = rollout.engines
+    choice = Choice(
+        leaf=leaf,
+        tp=tp,
+        engines=engines,
+        streamed=like.streamed,
+        mode=like.mode,
+        publication_s=bench.problem.costs.moving.publication_s(shape, {tp: engines}),
+    )
+    solved = candidate_of(bench, choice, solve(options_of([choice]), bench.curves, bench.problem.regime), 0)
+    return replace(solved, plan=plan)
+
+
+def flips(bench: Bench, current: Candidate) -> list[Candidate]:
+    """The same plan with every other number of its hybrids training that leaves an engine."""
+    found: list[Candidate] = []
+    for training in range(current.plan.hybrid_replicas + 1):
+        plan = replace(current.plan, hybrids_training=training)
+        if training != current.plan.hybrids_training and _possible(plan):
+            found.append(forecast_of(bench, plan, current))
+    return found
+
+
+def choose(looks: Iterable[Look], policy: ReplanPolicy, past: PastLooks) -> Decision:
+    """Of all moves the cheapest kind that pays, the best of its kind; when none pays, the one with the largest gain.
+
+    Raises:
+        ValueError: without any look.
+    """
+    decisions = [decide(look, policy, past) for look in looks]
+    paying = [decision for decision in decisions if decision.verdict is Verdict.SWITCH]
+    if paying:
+        return min(paying, key=lambda decision: (decision.cost.total_s, -decision.gain_s_per_step))
+    return max(decisions, key=lambda decision: decision.gain_s_per_step)
+
+
+def _possible(plan: Plan) -> bool:
+    try:
+        at_work(plan)
+    except ConfigError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Offline evaluation of routing policies on trajectories that are already known."""

@@ -1,0 +1,156 @@
+"""Recorded agent trajectories as numbers: one JSON object a line, plain or gzipped.
+
+A line names its prompt (`task`), the sample, and per turn the generated tokens, the tool, the outcome that the tool runner
+stated, the tokens returned and, where recorded, the seconds the tool took. The last turn has no tool return that a router could
+act on, whatever the recording says of it.
+"""
+
+import gzip
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from libra_core.errors import ConfigError
+from libra_core.types.trajectory import ToolStatus
+
+_STATUSES = {
+    "ok": ToolStatus.OK,
+    "error": ToolStatus.ERROR,
+    "timeout": ToolStatus.TIMEOUT,
+    "format_error": ToolStatus.MALFORMED,
+    "malformed": ToolStatus.MALFORMED,
+    "final": ToolStatus.OK,
+}
+"""`final` marks a last turn, whose status is never read."""
+UNRECORDED_TOOL_S = 1.0
+"""Seconds of a tool call whose time was not recorded; it only sets how far a trajectory's neighbours get meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedTurn:
+    """Tokens generated, then what the tool answered; the answer of the last turn is never seen by anybody."""
+
+    generated_tokens: int
+    tool: str
+    status: ToolStatus
+    payload_tokens: int
+    tool_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedTrajectory:
+    """One sample of one prompt, with at least one turn and one generated token."""
+
+    name: str
+    """Unique in its set."""
+    prompt_id: str
+    prompt_text: str
+    """What an embedding may read; the task's name where the text was not recorded."""
+    prompt_tokens: int
+    turns: tuple[RecordedTurn, ...]
+
+    @property
+    def generated_tokens(self) -> int:
+        return sum(turn.generated_tokens for turn in self.turns)
+
+    @property
+    def final_tokens(self) -> int:
+        """Context at the end: prompt, generated, and all returns but the last."""
+        return self.prompt_tokens + self.generated_tokens + sum(turn.payload_tokens for turn in self.turns[:-1])
+
+
+def read_recorded(path: Path, prompts: Mapping[str, str] | None = None) -> list[RecordedTrajectory]:
+    """The trajectories of one file in recorded order; `prompts` gives the text of a task.
+
+    Trajectories without a generated token are left out. Raises `ConfigError` that names the file and line of the first mistake.
+    """
+    texts = prompts or {}
+    found: list[RecordedTrajectory] = []
+    for number, line in enumerate(_lines(path), start=1):
+        if line.strip():
+            trajectory = _trajectory(line, texts, f"{path}, line {number}", number)
+            found += [trajectory] if trajectory.generated_tokens else []
+    if not found:
+        raise ConfigError(f"{path} holds no trajectory with generated tokens; give a file of recorded trajectories")
+    return found
+
+
+def read_prompts(path: Path) -> dict[str, str]:
+    """Text by task name: a JSON object a line with `task` or `instance_id`, and `text` or `problem_statement`."""
+    texts: dict[str, str] = {}
+    for number, line in enumerate(_lines(path), start=1):
+        if not line.strip():
+            continue
+        values = _object(line, f"{path}, line {number}")
+        task, text = values.get("task", values.get("instance_id")), values.get("text", values.get("problem_statement"))
+        if not isinstance(task, str) or not isinstance(text, str):
+            raise ConfigError(f"{path}, line {number} must hold task (or instance_id) and text (or problem_statement)")
+        texts[task] = text
+    return texts
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        raw = path.read_bytes()
+        return (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8").splitlines()
+    except (OSError, EOFError, UnicodeDecodeError, gzip.BadGzipFile) as error:
+        raise ConfigError(f"cannot read the recorded trajectories {path}: {error}") from None
+
+
+def _object(line: str, where: str) -> dict[str, Any]:
+    try:
+        values = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{where} is no JSON object: {error.msg}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{where} is no JSON object")
+    return values
+
+
+def _trajectory(line: str, texts: Mapping[str, str], where: str, number: int) -> RecordedTrajectory:
+    values = _object(line, where)
+    wanted = ("task", "prompt_tok", "gen_tok", "tool", "status", "ret_tok")
+    if missing := [name for name in wanted if name not in values]:
+        raise ConfigError(f"{where} lacks {', '.join(missing)}; a recorded trajectory holds {', '.join(wanted)}")
+    task = str(values["task"])
+    turns = _turns(values, where)
+    return RecordedTrajectory(
+        name=f"{number}:{task}",
+        prompt_id=task,
+        prompt_text=texts.get(task, task),
+        prompt_tokens=_count(values["prompt_tok"], f"{where}: prompt_tok"),
+        turns=turns,
+    )
+
+
+def _turns(values: dict[str, Any], where: str) -> tuple[RecordedTurn, ...]:
+    columns = [values["gen_tok"], values["tool"], values["status"], values["ret_tok"]]
+    if not all(isinstance(column, list) for column in columns) or not columns[0] or len({len(column) for column in columns}) > 1:
+        raise ConfigError(f"{where}: gen_tok, tool, status and ret_tok must be lists of one length, at least 1")
+    seconds = values.get("tool_s") or [None] * len(columns[0])
+    if len(seconds) != len(columns[0]):
+        raise ConfigError(f"{where}: tool_s has {len(seconds)} entries for {len(columns[0])} turns")
+    return tuple(
+        RecordedTurn(
+            generated_tokens=_count(generated, f"{where}: gen_tok"),
+            tool=str(tool),
+            status=_status(status, where),
+            payload_tokens=_count(returned, f"{where}: ret_tok"),
+            tool_s=UNRECORDED_TOOL_S if tool_s is None else float(tool_s),
+        )
+        for generated, tool, status, returned, tool_s in zip(*columns, seconds, strict=True)
+    )
+
+
+def _count(value: Any, what: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ConfigError(f"{what} is {value!r}; it must be a whole number of tokens, 0 or more")
+    return value
+
+
+def _status(value: Any, where: str) -> ToolStatus:
+    if value not in _STATUSES:
+        raise ConfigError(f"{where}: status {value!r} is none of {', '.join(_STATUSES)}")
+    return _STATUSES[value]

@@ -1,0 +1,258 @@
+"""The routing policy of a run and what surrounds it: limits that follow the lengths, learning, counts, the tree's file."""
+
+import asyncio
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import quantiles
+
+from libra_core.config import LibraConfig
+from libra_core.planning.run_laws import load_run_laws
+from libra_core.ports.routing import NO_PROMPT, EngineLoad, FinishedTrajectory, TurnContext
+from libra_core.routing.buckets import Buckets, buckets_from_lengths, usual_quantiles
+from libra_core.routing.build import Policy, RouterSetup, build_policy
+from libra_core.routing.costs import CostTable, EngineLaw, table_for
+from libra_core.routing.prefix_tree import PrefixTree
+from libra_core.routing.tree_file import encode_tree, load_newest_tree, write_tree
+from libra_core.routing.tree_settings import TreeSettings
+from libra_core.runtime.specs import plan_of
+from libra_core.types.ids import EngineId, TrajectoryId
+from libra_core.types.reports import RoutingReport
+
+logger = logging.getLogger(__name__)
+
+_READS_TREE = frozenset({"cmlfq", "expected_cost", "mean_p90", "most_likely"})
+_KEPT_LENGTHS = 4096
+_RECENT = 1024
+_RETUNE_EVERY = 256
+_FIRST_LIMITS_FROM = 64
+_SAVE_EVERY_S = 30.0
+_TAIL = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """Where one trajectory ended."""
+
+    generated_tokens: int
+    bucket: int
+    moves: int
+
+
+class FleetRouter:
+    """Owned by the coordinator's event loop.
+
+    Consumes: turns that need an engine, finished trajectories. `choose` only reads the tree; learning waits in a queue that
+    `settle` empties between other work, and not while the tree is being written by another thread.
+    """
+
+    def __init__(self, config: LibraConfig, *, laws: dict[int, EngineLaw] | None, folder: Path, resumed: Path | None) -> None:
+        self._config = config
+        self.degrees = tuple(sorted({group.tp for group in config.rollout.engines}))
+        self._laws = laws
+        self._folder = folder
+        self._tree = self._open_tree(resumed) if config.routing.policy in _READS_TREE else None
+        self._lengths: deque[float] = deque(self._known_lengths(), maxlen=_KEPT_LENGTHS)
+        self._buckets = self._first_buckets()
+        self._policy: Policy = build_policy(config.routing.policy, self._setup())
+        self._pending: deque[FinishedTrajectory] = deque()
+        self._writing = False
+        self._written = 0 if self._tree is None else self._tree.learnt
+        self._written_s = 0.0
+        self._moves_of: dict[TrajectoryId, int] = {}
+        self._endings: deque[Ending] = deque(maxlen=_RECENT)
+        self._finished = 0
+        self._begin_report()
+
+    def choose(self, turn: TurnContext, engines: Sequence[EngineLoad]) -> EngineId:
+        started_ns = time.perf_counter_ns()
+        chosen = self._policy.choose(turn, engines)
+        self._decisions_us.append((time.perf_counter_ns() - started_ns) / 1e3)
+        self._decisions += 1
+        return chosen
+
+    def learn(self, finished: FinishedTrajectory) -> None:
+        """Takes note at once; the policy learns when the event loop has nothing more urgent."""
+        self._pending.append(finished)
+        asyncio.get_running_loop().call_soon(self.settle)
+
+    def forget(self, trajectory_id: TrajectoryId) -> None:
+        self._moves_of.pop(trajectory_id, None)
+        self._policy.forget(trajectory_id)
+
+    def settle(self) -> None:
+        """Learn what has finished; let the bucket limits follow it every so often."""
+        while self._pending and not self._writing:
+            finished = self._pending.popleft()
+            self._policy.learn(finished)
+            self._lengths.append(float(finished.generated_tokens))
+            self._finished += 1
+            if self._finished % _RETUNE_EVERY == 0 or self._finished == _FIRST_LIMITS_FROM:
+                self._retune()
+
+    def note_move(self, turn: TurnContext) -> None:
+        self._moves += 1
+        self._moved_tokens += turn.context_tokens
+        self._moves_of[turn.trajectory_id] = self._moves_of.get(turn.trajectory_id, 0) + 1
+
+    def note_reprefill(self, seconds: float) -> None:
+        """A turn that began with a move had its first token after so long."""
+        self._reprefill_s += seconds
+
+    def note_ahead(self, seconds: float) -> None:
+        """A target computed a context for so long while a tool ran."""
+        self._ahead += 1
+        self._ahead_s += seconds
+
+    def note_end(self, finished: FinishedTrajectory, tp: int, context_tokens: int) -> None:
+        """A trajectory has ended by itself, on an engine of that degree."""
+        moves = self._moves_of.pop(finished.trajectory_id, 0)
+        self._endings.append(Ending(generated_tokens=finished.generated_tokens, bucket=self.degrees.index(tp), moves=moves))
+        self._ended_tokens += context_tokens
+
+    def report(self) -> RoutingReport:
+        """Since the last report; `accuracy` and `tail_recall` over the last thousand trajectories."""
+        times = list(self._decisions_us)
+        cuts = quantiles(times, n=100) if len(times) > 1 else [math.nan] * 99
+        found = RoutingReport(
+            decisions=self._decisions,
+            decision_p50_us=cuts[49],
+            decision_p99_us=cuts[98],
+            moves=self._moves,
+            moved_tokens=self._moved_tokens,
+            moved_fraction=self._moved_tokens / self._ended_tokens if self._ended_tokens else math.nan,
+            reprefill_s=self._reprefill_s,
+            ahead=self._ahead,
+            ahead_s=self._ahead_s,
+            accuracy=accuracy(self._endings, self._buckets),
+            tail_recall=tail_recall(self._endings, len(self.degrees)),
+            tree_nodes=0 if self._tree is None else len(self._tree.table),
+        )
+        self._begin_report()
+        return found
+
+    async def save(self, *, at_once: bool = False) -> None:
+        """Write the tree beside the run when it has grown; at most every half a minute unless `at_once`."""
+        tree = self._tree
+        if tree is None or self._writing or tree.learnt == self._written:
+            return
+        if not at_once and time.monotonic() - self._written_s < _SAVE_EVERY_S:
+            return
+        self._writing, self._written_s = True, time.monotonic()
+        try:
+            learnt = tree.learnt
+            await asyncio.to_thread(lambda: write_tree(encode_tree(tree), tree_path(self._folder)))
+            self._written = learnt
+        except OSError as error:
+            logger.warning("the prefix tree could not be written to %s: %s; the run goes on", self._folder, error)
+        finally:
+            self._writing = False
+
+    def _begin_report(self) -> None:
+        self._decisions = self._moves = self._moved_tokens = self._ahead = self._ended_tokens = 0
+        self._reprefill_s = self._ahead_s = 0.0
+        self._decisions_us: deque[float] = deque(maxlen=_KEPT_LENGTHS)
+
+    def _open_tree(self, resumed: Path | None) -> PrefixTree:
+        routing = self._config.routing
+        settings = TreeSettings(half_life=routing.half_life_trajectories, max_nodes=routing.max_nodes)
+        if resumed is None:
+            return PrefixTree(settings)
+        tree, refusal = load_newest_tree(tree_path(resumed), settings)
+        if refusal:
+            logger.warning("%s; routing goes on with what %d trajectories taught", refusal, tree.learnt)
+        return tree
+
+    def _known_lengths(self) -> list[float]:
+        """What a tree of an earlier part of the run has seen of whole trajectories."""
+        if self._tree is None or not self._tree.learnt:
+            return []
+        totals = self._tree.predict(self._tree.start(NO_PROMPT))
+        return [totals.quantile((step + 0.5) / _FIRST_LIMITS_FROM) for step in range(_FIRST_LIMITS_FROM)]
+
+    def _first_buckets(self) -> Buckets:
+        """Configured limits, or before anything has finished equal parts of the longest possible trajectory."""
+        if self._lengths and self._config.routing.limits_tokens is None:
+            return self._buckets_of_lengths()
+        given, longest, count = self._config.routing.limits_tokens, self._config.rollout.max_new_tokens, len(self.degrees)
+        parts = given if given is not None else [longest * (step + 1) / count for step in range(count - 1)]
+        return Buckets(degrees=self.degrees, limits=(*map(float, parts), math.inf))
+
+    def _setup(self) -> RouterSetup:
+        routing = self._config.routing
+        embed = None
+        if routing.policy == "embedding":
+            from libra_core.engines.sentence_model import sentence_embedder  # heavy; only when chosen
+
+            embed = sentence_embedder()
+        return RouterSetup(
+            buckets=self._buckets,
+            costs=self._costs(),
+            seed=self._config.seed,
+            start=routing.start,
+            hysteresis=routing.hysteresis,
+            tree=self._tree,
+            embed=embed,
+        )
+
+    def _costs(self) -> CostTable:
+        longest = self._config.rollout.max_new_tokens
+        lengths = list(self._lengths) or [longest * (step + 0.5) / _FIRST_LIMITS_FROM for step in range(_FIRST_LIMITS_FROM)]
+        return table_for(self._buckets, lengths, self._laws)
+
+    def _buckets_of_lengths(self) -> Buckets:
+        cuts = self._config.routing.limit_quantiles or usual_quantiles(len(self.degrees))
+        return buckets_from_lengths(self._lengths, self.degrees, cuts)
+
+    def _retune(self) -> None:
+        if self._config.routing.limits_tokens is None:
+            self._buckets = self._buckets_of_lengths()
+        self._policy.retune(self._buckets, self._costs())
+
+
+def open_router(config: LibraConfig, model_folder: str, run_dir: Path) -> FleetRouter:
+    """The router of a run, with the engines' laws where they are known and what an earlier part of the run has learnt."""
+    resumed = None if config.run.resume is None else Path(config.run.resume)
+    return FleetRouter(config, laws=_laws(config, model_folder), folder=run_dir, resumed=resumed)
+
+
+def _laws(config: LibraConfig, model_folder: str) -> dict[int, EngineLaw] | None:
+    """None, with the reason in the log, when this run's engines have no law; a 14B model's on A800 stand in."""
+    found, missing = load_run_laws(config, plan_of(config), model_folder)
+    if found.fleet is None:
+        logger.warning("routing weighs engines as those of a 14B model on A800: %s", "; ".join(missing))
+        return None
+    degrees = [tp for tp, _ in plan_of(config).rollout.engines]
+    return {
+        tp: EngineLaw(
+            a_s=engine.coefficients.a_s,
+            b_s=engine.coefficients.b_s,
+            c_s=engine.coefficients.c_s,
+            prefill_s_per_token=engine.coefficients.prefill_b_s_per_token,
+        )
+        for tp, engine in zip(degrees, found.fleet.engines, strict=True)
+    }
+
+
+def tree_path(run_folder: Path) -> Path:
+    return run_folder / "routing" / "prefix_tree"
+
+
+def accuracy(endings: Sequence[Ending], buckets: Buckets) -> float:
+    """Share that ended in the bucket of its total after at most one move; nan where there is nothing to choose."""
+    if not endings or len(buckets) < 2:
+        return math.nan
+    return sum(end.moves <= 1 and end.bucket == buckets.of(end.generated_tokens) for end in endings) / len(endings)
+
+
+def tail_recall(endings: Sequence[Ending], buckets: int) -> float:
+    """Share of the longest tenth that ended in the last bucket: one of them on a small engine sets the iteration's time."""
+    if not endings or buckets < 2:
+        return math.nan
+    border = sorted(end.generated_tokens for end in endings)[min(len(endings) - 1, int(_TAIL * len(endings)))]
+    tail = [end for end in endings if end.generated_tokens >= border]
+    return sum(end.bucket == buckets - 1 for end in tail) / len(tail)

@@ -1,0 +1,201 @@
+"""What planners of the simulated systems believe: the cost evaluator's figures, or the truth's tables."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from libra_core.costs.api import (
+    Fit,
+    RolloutCosts,
+    StepCoefficients,
+    TrainEstimate,
+    TrainingCosts,
+    TrainingLoad,
+    TrainingShape,
+    TransitionCosts,
+    load_device,
+    load_model,
+)
+from libra_core.planning.confusion import ORACLE, RouterSkill
+from libra_core.planning.lengths import LengthTable, table_of
+from libra_core.planning.problem import Cluster, Costs, EngineCosts, ModelShape, PlanningProblem, Regime, TrainerCosts
+from libra_core.simulation.study.config import StudyConfig, SystemConfig
+from libra_core.simulation.truth import Truth, load_truth
+from libra_core.simulation.workload.trajectories import Floats, Trajectories
+from libra_core.types.forecast import Mode
+from libra_core.types.plan import Plan
+
+_UTILIZATION = 0.9
+_FARTHEST = 3.0
+_ACCURACY, _TAIL_RECALL = 0.7, 0.5
+"""What a router recognises, unless the lengths are known: `notes/data.md`, recall of the tail on recorded agents."""
+
+
+@dataclass(frozen=True, slots=True)
+class BelievedEngines:
+    """Engines after the truth's tables."""
+
+    truth: Truth
+
+    def coefficients(self, tp: int) -> StepCoefficients:
+        law = self.truth.engines[tp]
+        return StepCoefficients(
+            a_s=law.a_s,
+            b_s=law.b_s,
+            c_s=law.c_s,
+            prefill_a_s=0.0,
+            prefill_b_s_per_token=law.prefill_s,
+            prefill_c_s_per_token2=law.prefill_pair_s,
+        )
+
+    def kv_tokens(self, tp: int, utilization: float | None = None) -> int:
+        return self.truth.engines[tp].kv_tokens if tp in self.truth.engines else 0
+
+    def fits(self, tp: int) -> Fit:
+        known = tp in self.truth.engines
+        return Fit(fits=known, reason="" if known else f"the truth has no engine of tp {tp}")
+
+
+@dataclass(frozen=True, slots=True)
+class BelievedTrainer:
+    """Feasibility from the evaluator, time from the truth's table."""
+
+    evaluator: TrainingCosts
+    truth: Truth
+
+    def shape_fit(self, shape: TrainingShape) -> Fit:
+        return self.evaluator.shape_fit(shape)
+
+    def estimate(self, shape: TrainingShape, load: TrainingLoad) -> TrainEstimate:
+        found = self.evaluator.estimate(shape, load)
+        trainer = self.truth.trainer
+        linear, pairs = trainer.flop_coefficients()
+        work = linear * (load.tokens + trainer.fixed_tokens * load.num_sequences) + pairs * load.squared_tokens
+        seconds = work / trainer.flops(shape.num_gpus, shape.tp, found.bubble_share) + trainer.fixed_s
+        return replace(found, t_train_s=seconds if found.fit.fits else found.t_train_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factors:
+    """By how much the planner's times are to be multiplied."""
+
+    decode: float = 1.0
+    train: float = 1.0
+
+    def times(self, decode: float, train: float) -> "Factors":
+        """Never beyond a factor of three, whatever was measured."""
+        bounded = (min(max(value, 1 / _FARTHEST), _FARTHEST) for value in (self.decode * decode, self.train * train))
+        return Factors(decode=next(bounded), train=next(bounded))
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """Costs times their factors."""
+
+    engines: EngineCosts
+    trainer: TrainerCosts
+    factors: Factors
+
+    def coefficients(self, tp: int) -> StepCoefficients:
+        law, factor = self.engines.coefficients(tp), self.factors.decode
+        return replace(law, a_s=law.a_s * factor, b_s=law.b_s * factor, c_s=law.c_s * factor)
+
+    def kv_tokens(self, tp: int, utilization: float | None = None) -> int:
+        return self.engines.kv_tokens(tp, utilization)
+
+    def fits(self, tp: int) -> Fit:
+        return self.engines.fits(tp)
+
+    def shape_fit(self, shape: TrainingShape) -> Fit:
+        return self.trainer.shape_fit(shape)
+
+    def estimate(self, shape: TrainingShape, load: TrainingLoad) -> TrainEstimate:
+        found = self.trainer.estimate(shape, load)
+        return replace(found, t_train_s=found.t_train_s * self.factors.train)
+
+
+def costs_of(study: StudyConfig) -> tuple[Costs, ModelShape]:
+    """Cached in a process: layer times are costly."""
+    truth = str(study.path(study.truth)) if study.believes == "truth" else None
+    return _costs(study.device, study.model, study.gpus_per_node, truth, study.forecast_error)
+
+
+@lru_cache(maxsize=8)
+def _costs(device_name: str, model_name: str, node: int, truth_path: str | None, error: float) -> tuple[Costs, ModelShape]:
+    device, model = load_device(device_name), load_model(model_name)
+    evaluator = TrainingCosts(device, model, node_size=node, logprob_pass=True)
+    trainer: TrainerCosts = evaluator
+    engines: EngineCosts = RolloutCosts(device, model, utilization=_UTILIZATION)
+    if truth_path is not None:
+        truth = load_truth(truth_path)
+        engines, trainer = BelievedEngines(truth), BelievedTrainer(evaluator, truth)
+    if error:
+        skewed = Scaled(engines, trainer, Factors(decode=1 + error, train=1 - error))
+        engines, trainer = skewed, skewed
+    shape = ModelShape(
+        num_layers=model.num_layers,
+        num_experts=model.num_experts,
+        weight_bytes=model.weight_bytes,
+        kv_bytes_per_token=model.kv_bytes_per_token,
+    )
+    return Costs(engines=engines, trainer=trainer, moving=TransitionCosts(device, model)), shape
+
+
+NO_CORRECTION = Factors()
+
+
+def problem(
+    study: StudyConfig,
+    system: SystemConfig,
+    lengths: LengthTable,
+    active: Plan | None = None,
+    correction: Factors = NO_CORRECTION,
+) -> PlanningProblem:
+    """What this system's planner is asked, its costs corrected by what it has measured."""
+    costs, shape = costs_of(study)
+    if correction != NO_CORRECTION:
+        scaled = Scaled(costs.engines, costs.trainer, correction)
+        costs = Costs(engines=scaled, trainer=scaled, moving=costs.moving)
+    colocated = system.mode == "colocated"
+    return PlanningProblem(
+        cluster=Cluster(num_gpus=study.gpus, gpus_per_node=study.gpus_per_node),
+        model=shape,
+        regime=Regime(
+            batch=study.batch,
+            group_size=study.group_size,
+            staleness=0 if system.synchronous else study.staleness,
+            age_slack=system.age_slack,
+            kv_fill=system.kv_fill or 1.0,
+            streamed=(False, True) if system.streamed else (False,),
+            modes=(Mode.COLOCATED,) if colocated else (Mode.ASYNCHRONOUS,),
+        ),
+        lengths=lengths,
+        costs=costs,
+        rollout_degrees=system.degrees,
+        active=active,
+        router=_skill(system),
+    )
+
+
+def _skill(system: SystemConfig) -> RouterSkill | None:
+    if not system.mixed:
+        return None
+    return ORACLE if system.lengths_known else RouterSkill(accuracy=_ACCURACY, tail_recall=_TAIL_RECALL)
+
+
+def length_table_of(work: Trajectories, age_steps: Floats | None = None, half_life_steps: float = 10.0) -> LengthTable:
+    """As `planning.lengths.length_table`, without a record for each trajectory; `age_steps` `[n]`."""
+    first, turns = work.first_turn, work.turns
+    owner = np.repeat(np.arange(len(work)), turns)
+    arriving = np.concatenate([[0.0], work.returned[:-1]])
+    arriving[first] = work.prompt_tokens
+    grown = np.cumsum(arriving + work.generated)
+    start = grown[first] - (arriving + work.generated)[first]
+    before = grown - start[owner] - arriving - work.generated
+    pairs = np.add.reduceat(arriving * (before + arriving / 2), first)
+    decode = np.add.reduceat(work.generated * (before + arriving + work.generated / 2), first)
+    returned = work.total_tokens - work.prompt_tokens - work.total_generated
+    columns = (work.total_generated, turns.astype(np.float64), work.prompt_tokens, returned, work.total_tool_s, pairs, decode)
+    weight = np.ones(len(work)) if age_steps is None else 0.5 ** (age_steps / half_life_steps)
+    return table_of(np.stack(columns, axis=1), weight)

@@ -1,0 +1,146 @@
+"""What a study compares: files of truth and workloads, a cluster, systems."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from libra_core.config.base import Section
+from libra_core.config.loading import apply_override
+from libra_core.errors import ConfigError
+from libra_core.simulation.truth import Mismatch
+
+
+class SystemConfig(Section):
+    """One system, as a choice of shared parts."""
+
+    about: str = Field(min_length=1)
+    """What it stands for, and how it was tuned."""
+    mode: Literal["asynchronous", "colocated"] = "asynchronous"
+    synchronous: bool = False
+    """η = 0, whatever the study's staleness is."""
+    split: Literal["planner", "uniform", "greedy", "hindsight", "fixed_fleet"] = "planner"
+    """How GPUs are divided at the start. `planner`: by our planner for the initial workload. `uniform`: half and half, the first
+    degree. `greedy`: the split at which the two sides' throughputs meet, the first degree. `hindsight`: the best of all splits
+    and degrees in simulated runs of the whole workload on other seeds. `fixed_fleet`: half and half, engines as `fleet`."""
+    degrees: tuple[int, ...] = (1, 2, 4, 8)
+    """Of the engines that may be chosen."""
+    fleet: tuple[tuple[int, int], ...] = ()
+    """For `fixed_fleet`: `((tp, engines), …)`."""
+    streamed: bool = False
+    """Streamed steps, when the planner finds them better."""
+    age_slack: int = Field(default=0, ge=0)
+    kv_fill: float | None = Field(default=0.7, gt=0, le=1)
+    """Unset: no cap."""
+    mixed: bool = False
+    """Whether the planner may propose mixed fleets."""
+    router: str | None = None
+    """A policy of `libra_core.routing` for mixed fleets; unset: least loaded."""
+    replanning: Literal["none", "planner", "idle_ratio"] = "none"
+    corrects: bool = False
+    """With `planner` replanning: believed times are scaled by those that were measured."""
+    elastic: bool = False
+    """Replicas change sides through the hybrid pool, without rebuilding the trainer."""
+    most_calls_first: bool = False
+    publication_s: float | None = Field(default=None, ge=0)
+    """Slow synchronisation, such as over files and restarts, or a slow switch of sides; unset: the truth's."""
+    lengths_known: bool = False
+    """Plans for the trajectories that come instead of those that went, and moves for nothing: a bound, not a system."""
+
+    @model_validator(mode="after")
+    def _fleet_is_named(self) -> "SystemConfig":
+        if (self.split == "fixed_fleet") != bool(self.fleet):
+            raise ValueError("fleet names the engines of split: fixed_fleet, and of no other")
+        return self
+
+
+class StudyConfig(Section):
+    """One comparison. Paths are relative to the study's file."""
+
+    name: str
+    truth: str
+    workloads: tuple[str, ...] = Field(min_length=1)
+    history: str | None = None
+    """JSONL of recorded trajectories (as of `libra plan --history`) that every step is drawn from instead of the workloads' laws;
+    relative to where the command runs."""
+    systems: str
+    """File that maps names to systems."""
+    chosen: tuple[str, ...] = ()
+    """Which of them; all when empty."""
+    baseline: str = "areal_static_optimal"
+    """What ratios are over."""
+    gpus: int = Field(default=48, ge=2)
+    gpus_per_node: int = Field(default=8, ge=1)
+    device: str = "a800_sxm_80"
+    """What planners believe: a device and a model of `libra_core.costs`."""
+    model: str = "qwen3_14b"
+    believes: Literal["evaluator", "truth"] = "evaluator"
+    """`truth`: planners know the tables, without the mismatch; as after a calibration on the cluster."""
+    groups_per_step: int = Field(default=16, ge=1)
+    group_size: int = Field(default=16, ge=2)
+    staleness: int = Field(default=1, ge=0)
+    steps: int = Field(default=200, ge=8)
+    skipped_steps: int = Field(default=4, ge=0)
+    """Steps at the start that are not counted."""
+    seeds: int = Field(default=3, ge=1)
+    replan_every: int = Field(default=5, ge=1)
+    """Steps between two looks at the plan."""
+    mismatch: Mismatch = Mismatch()
+    forecast_error: float = Field(default=0.0, ge=0, lt=1)
+    """The planner's training time is believed to be smaller by this share and its decode time larger."""
+    folder: str = "."
+
+    @property
+    def batch(self) -> int:
+        return self.groups_per_step * self.group_size
+
+    def path(self, name: str) -> Path:
+        return Path(self.folder) / name
+
+
+def load_study(path: str | Path, overrides: Sequence[str] = (), **changes: Any) -> StudyConfig:
+    """A file with `changes`, then `a.b=c` overrides. Raises `ConfigError`."""
+    values = read_yaml(Path(path)) | changes | {"folder": str(Path(path).parent)}
+    for override in overrides:
+        apply_override(values, override)
+    return checked_study(values, str(path))
+
+
+def checked_study(values: dict[str, Any], where: str) -> StudyConfig:
+    try:
+        return StudyConfig.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {first_mistake(error)}") from None
+
+
+def load_systems(study: StudyConfig) -> dict[str, SystemConfig]:
+    """The chosen systems in the order of the file. Raises `ConfigError` for an unknown name."""
+    path = study.path(study.systems)
+    try:
+        systems = {name: SystemConfig.model_validate(values) for name, values in read_yaml(path).items()}
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {first_mistake(error)}") from None
+    unknown = [name for name in study.chosen if name not in systems]
+    if unknown:
+        raise ConfigError(f"no system {unknown[0]!r} in {path}; there are {', '.join(systems)}")
+    return {name: system for name, system in systems.items() if not study.chosen or name in study.chosen}
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}; the studies lie in configs/study/") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} must hold a mapping, got {type(values).__name__}")
+    return values
+
+
+def first_mistake(error: ValidationError) -> str:
+    detail = error.errors()[0]
+    name = ".".join(str(part) for part in detail["loc"])
+    return f"{name or 'file'}: {detail['msg'][:1].lower() + detail['msg'][1:]}"

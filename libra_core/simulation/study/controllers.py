@@ -1,0 +1,245 @@
+"""Who changes the plan of a running world, and when."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from libra_core.planning.candidates import open_bench
+from libra_core.planning.decision import Look, PastLooks, ReplanPolicy, tier_of
+from libra_core.planning.experience import CostBook, ErrorBook
+from libra_core.planning.joint_search import plan_resources
+from libra_core.planning.lengths import LengthTable
+from libra_core.planning.placement import most_engines
+from libra_core.planning.problem import Cluster
+from libra_core.planning.proposals import choose, flips, forecast_of
+from libra_core.planning.training_tree import Cuts, shape_of
+from libra_core.simulation.study.beliefs import NO_CORRECTION, Factors, costs_of, length_table_of, problem
+from libra_core.simulation.study.config import StudyConfig, SystemConfig
+from libra_core.simulation.study.splits import Start
+from libra_core.simulation.truth import TransitionTruth
+from libra_core.simulation.world import World
+from libra_core.types.decision import Decision, Verdict
+from libra_core.types.forecast import Candidate
+from libra_core.types.plan import Plan, RolloutLayout
+from libra_core.types.transition import Tier, TransitionCost
+
+HISTORY_STEPS = 8
+LONGEST_TOKENS = 40960
+"""Of a trajectory; memory is checked for it."""
+
+
+class Controller(Protocol):
+    """Looks at a world between two steps."""
+
+    def look(self, world: World) -> None: ...
+
+
+class Static:
+    """Never changes anything."""
+
+    def look(self, world: World) -> None:
+        return
+
+
+@dataclass(slots=True)
+class Replanner:
+    """The planner under the newest lengths, and the rule of `planning.decision` with measured costs and errors."""
+
+    study: StudyConfig
+    system: SystemConfig
+    start: Start
+    truth: TransitionTruth
+    ledger: list[Decision] = field(default_factory=list[Decision])
+    _past: PastLooks = field(default_factory=PastLooks)
+    _errors: ErrorBook = field(default_factory=ErrorBook)
+    _costs: CostBook | None = None
+    _running: Candidate | None = None
+    _correction: Factors = NO_CORRECTION
+    _seen_s: float = 0.0
+    _seen_version: int = 0
+
+    def look(self, world: World) -> None:
+        if world.version % self.study.replan_every or len(world.plan.rollout.engines) > 1:
+            return
+        lengths, running = self._lengths(world), self._running or self.start.candidate
+        asked = problem(self.study, self.system, lengths, active=world.plan, correction=self._correction)
+        bench = open_bench(asked, Cuts())
+        current = forecast_of(bench, world.plan, running)
+        if self.system.corrects:
+            self._correction = self._corrected(world, current)
+            asked = problem(self.study, self.system, lengths, active=world.plan, correction=self._correction)
+            bench = open_bench(asked, Cuts())
+            current = forecast_of(bench, world.plan, running)
+        self._compare_with_forecast(world, current)
+        candidates = [plan_resources(asked).best] + (flips(bench, current) if self.system.elastic else [])
+        book = self._costs or CostBook(priors=prior_costs(self.truth, free=self.system.lengths_known))
+        looks = [
+            Look(
+                step=world.version,
+                steps_left=self.study.steps - world.version,
+                current=current,
+                candidate=candidate,
+                cost=book.expected(self._tier(world.plan, candidate.plan)),
+                forecast_error=0.01 if self.system.lengths_known else self._errors.error,
+            )
+            for candidate in candidates
+            if len(candidate.plan.rollout.engines) == 1
+        ]
+        decision = choose(looks, self._policy(), self._past) if looks else None
+        if decision is None:
+            return
+        self.ledger.append(decision)
+        self._past = self._past.after(decision)
+        if decision.verdict is Verdict.SWITCH:
+            self._switch(world, decision, book)
+
+    def _switch(self, world: World, decision: Decision, book: CostBook) -> None:
+        target = decision.candidate
+        tier = self._tier(world.plan, target.plan)
+        engine_s, trainer_s = seconds_of(self.truth, tier, free=self.system.lengths_known)
+        world.apply(target.plan, engine_s=engine_s, trainer_s=trainer_s)
+        world.stream(target.streamed)
+        self._running = target
+        measured = TransitionCost(start_s=max(engine_s, trainer_s))
+        self._costs = book.including(tier, measured)
+
+    def _tier(self, now: Plan, then: Plan) -> Tier:
+        """With a hybrid pool, replicas of the same shape change sides whatever the core's size is."""
+        tier = tier_of(now, then) or Tier.FLIP
+        same_shape = (now.train.tp, now.train.pp, now.train.cp) == (then.train.tp, then.train.pp, then.train.cp)
+        same_degrees = {tp for tp, _ in now.rollout.engines} == {tp for tp, _ in then.rollout.engines}
+        return Tier.FLIP if self.system.elastic and same_shape and same_degrees else tier
+
+    def _policy(self) -> ReplanPolicy:
+        every = self.study.replan_every
+        known = self.system.lengths_known
+        return ReplanPolicy(cooldown_steps=every if known else 2 * every, margin=0.0 if known else 0.2)
+
+    def _lengths(self, world: World) -> LengthTable:
+        if self.system.lengths_known:
+            start = min(world.version, world.steps - 2) * self.study.batch
+            return length_table_of(world.trajectories.rows(start, min(start + 2 * self.study.batch, len(world.trajectories))))
+        first = max(0, world.version - HISTORY_STEPS)
+        steps = world.state.groups.step
+        groups = np.flatnonzero((steps >= first) & (steps < world.version))
+        size = self.study.group_size
+        low, high = int(groups.min()) * size, (int(groups.max()) + 1) * size
+        age = np.repeat(np.maximum(world.version - 1 - steps[groups.min() : groups.max() + 1], 0), size).astype(np.float64)
+        age = np.where(np.repeat(steps[groups.min() : groups.max() + 1] < 0, size), 1e3, age)
+        return length_table_of(world.trajectories.rows(low, high), age)
+
+    def _corrected(self, world: World, current: Candidate) -> Factors:
+        """Training time and the latency of the slowest trajectory are what a run measures of the two sides at any load."""
+        steps = world.state.steps[max(0, world.version - self.study.replan_every) : world.version]
+        train = float(steps.train_s.mean()) / current.forecast.t_train_s
+        slowest = float(steps.longest_s.mean()) / current.forecast.slowest_trajectory_s
+        return self._correction.times(decode=slowest, train=train)
+
+    def _compare_with_forecast(self, world: World, current: Candidate) -> None:
+        if self._seen_version:
+            measured = (world.now_s - self._seen_s) / (world.version - self._seen_version)
+            self._errors = self._errors.including(current.forecast.t_iter_s, measured)
+        self._seen_s, self._seen_version = world.now_s, world.version
+
+
+def prior_costs(truth: TransitionTruth, *, free: bool) -> Mapping[Tier, TransitionCost]:
+    """What a transition is believed to cost before one was measured."""
+    return {tier: TransitionCost(start_s=max(seconds_of(truth, tier, free=free))) for tier in Tier}
+
+
+def seconds_of(truth: TransitionTruth, tier: Tier, *, free: bool) -> tuple[float, float]:
+    """Until new engines serve, and for how long the trainer stands still."""
+    if free:
+        return 0.0, 0.0
+    seconds = {
+        Tier.FLIP: (truth.hybrid_engine_s, truth.hybrid_trainer_s),
+        Tier.REPARTITION: (truth.engine_start_s, 0.0),
+        Tier.RELAYOUT: (truth.engine_start_s, truth.trainer_rebuild_s),
+    }
+    return seconds[tier]
+
+
+@dataclass(slots=True)
+class IdleRatio:
+    """Lends whole replicas between the sides by measured idle shares, as DynaRL and verl's dynamic schedule do.
+
+    A move is proposed when one side idles clearly more than the other, costs the rolling mean of measured moves, and is taken
+    back when the next looks show that it did not help; the direction is then left alone for a while. The degree of the engines
+    stays as the planner chose it for the initial workload.
+    """
+
+    study: StudyConfig
+    system: SystemConfig
+    start: Start
+    truth: TransitionTruth
+    lengths: LengthTable
+    tolerance: float = 0.10
+    patience: int = 8
+    _seen: tuple[int, float, float] = (0, 0.0, 0.0)
+    _before: tuple[Plan, float] | None = None
+    _blocked: dict[int, int] = field(default_factory=dict[int, int])
+    _ladder: dict[int, Plan] = field(default_factory=dict[int, Plan])
+
+    def look(self, world: World) -> None:
+        if world.version % self.study.replan_every:
+            return
+        version, then_s, then_starved = self._seen
+        account = world.fleet_account()
+        starved = account.starved_s
+        self._seen = (world.version, world.now_s, starved)
+        if not version:
+            return
+        t_iter = (world.now_s - then_s) / (world.version - version)
+        if self._before is not None and self._took_back(world, t_iter):
+            return
+        steps = world.state.steps[version : world.version]
+        trainer_idle = float(steps.waited_s.sum()) / (world.now_s - then_s)
+        fleet_idle = (starved - then_starved) / ((world.now_s - then_s) * world.plan.rollout.num_gpus)
+        direction = 1 if fleet_idle - trainer_idle > self.tolerance else -1 if trainer_idle - fleet_idle > self.tolerance else 0
+        target = self._neighbour(world.plan, direction)
+        if target is None or self._blocked.get(direction, 0) > world.version:
+            return
+        gain = t_iter * abs(fleet_idle - trainer_idle) / 2
+        engine_s, trainer_s = self.truth.hybrid_engine_s, self.truth.hybrid_trainer_s
+        if gain * (self.study.steps - world.version) > max(engine_s, trainer_s):
+            self._before = (world.plan, t_iter)
+            world.apply(target, engine_s=engine_s, trainer_s=trainer_s)
+
+    def _took_back(self, world: World, t_iter: float) -> bool:
+        """A move that made the iteration longer is undone."""
+        assert self._before is not None
+        plan, before_s = self._before
+        self._before = None
+        if t_iter <= before_s * 1.02:
+            return False
+        direction = 1 if world.plan.train.num_gpus > plan.train.num_gpus else -1
+        self._blocked[direction] = world.version + self.patience * self.study.replan_every
+        world.apply(plan, engine_s=self.truth.hybrid_engine_s, trainer_s=self.truth.hybrid_trainer_s)
+        return True
+
+    def _neighbour(self, plan: Plan, direction: int) -> Plan | None:
+        """The next larger or smaller training world of the same shape, with the engines that fit beside it."""
+        if direction == 0:
+            return None
+        if not self._ladder:
+            self._ladder = self._plans(plan)
+        sizes = sorted(self._ladder)
+        place = sizes.index(plan.train.num_gpus) + direction
+        return self._ladder[sizes[place]] if 0 <= place < len(sizes) else None
+
+    def _plans(self, plan: Plan) -> dict[int, Plan]:
+        """Every number of replicas of the plan's shape that leaves room for an engine."""
+        cluster = Cluster(num_gpus=self.study.gpus, gpus_per_node=self.study.gpus_per_node)
+        ((tp, _),) = plan.rollout.engines
+        ladder: dict[int, Plan] = {}
+        for dp in range(1, self.study.gpus // plan.train.replica_gpus):
+            layout = replace(plan.train, dp=dp)
+            engines = most_engines(cluster, layout, tp)
+            fits = shape_of(layout)
+            load = self.lengths.training_load(self.study.batch, LONGEST_TOKENS)
+            if engines and costs_of(self.study)[0].trainer.estimate(fits, load).fit.fits:
+                ladder[layout.num_gpus] = Plan(train=layout, rollout=RolloutLayout(engines=((tp, engines),)))
+        ladder[plan.train.num_gpus] = plan
+        return ladder

@@ -1,0 +1,138 @@
+"""What is true in the simulated world: step-time laws of engines and trainer, seconds of publications and transitions.
+
+Read from tables fitted to measurements (`configs/study/truth`). A mismatch stretches it, so that a planner which believes the
+tables is wrong by a known amount.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+from pydantic import Field, ValidationError
+
+from libra_core.config.base import Section
+from libra_core.errors import ConfigError
+
+
+class EngineTruth(Section):
+    """One engine of a degree: a step takes `a_s + b_s·sequences + c_s·context tokens`."""
+
+    a_s: float = Field(gt=0)
+    b_s: float = Field(ge=0)
+    c_s: float = Field(ge=0)
+    prefill_s: float = Field(ge=0)
+    """Per token."""
+    prefill_pair_s: float = Field(ge=0)
+    """Per pair of a prefilled token and one before it."""
+    kv_tokens: int = Field(ge=1)
+    fit_error: float = Field(default=0.0, ge=0)
+
+    def stretched(self, decode: float, prefill: float) -> "EngineTruth":
+        changed = {"a_s": self.a_s * decode, "b_s": self.b_s * decode, "c_s": self.c_s * decode}
+        changed |= {"prefill_s": self.prefill_s * prefill, "prefill_pair_s": self.prefill_pair_s * prefill}
+        return self.model_copy(update=changed)
+
+
+class TrainerTruth(Section):
+    """FLOP of a trajectory, and how fast a world of a size and degree works them off."""
+
+    parameters: float = Field(gt=0)
+    attention_width: float = Field(ge=0)
+    flops_per_parameter_token: float = Field(gt=0)
+    flops_per_width_pair: float = Field(ge=0)
+    peak_flops: float = Field(gt=0)
+    mfu: float = Field(gt=0, le=1)
+    mfu_loss_per_gpu: float = Field(default=0.0, ge=0)
+    tp_time: dict[int, float] = Field(default_factory=lambda: dict.fromkeys((1, 2, 4, 8), 1.0))
+    fixed_s: float = Field(ge=0)
+    """Optimizer, clipping, bookkeeping: once a step."""
+    streamed_time: float = Field(default=1.05, ge=1)
+    """Training time of a streamed step over that of a whole one: smaller micro-batches, more of them."""
+    fixed_tokens: float = Field(default=0.0, ge=0)
+    """Tokens' worth of work per trajectory that does not depend on its length: padding, poor packing."""
+
+    def flop_coefficients(self) -> tuple[float, float]:
+        """Per token, and per squared token, of one trajectory."""
+        return self.flops_per_parameter_token * self.parameters, self.flops_per_width_pair * self.attention_width
+
+    def flops(self, gpus: int, tp: int, bubble_share: float = 0.0) -> float:
+        """Achieved FLOP/s of a training world; the efficiency never falls below a tenth of the table's."""
+        efficiency = max(self.mfu - self.mfu_loss_per_gpu * gpus, 0.1 * self.mfu)
+        return gpus * self.peak_flops * efficiency * (1.0 - bubble_share) / self.tp_time[tp]
+
+
+class PublicationTruth(Section):
+    """New weights on the engines."""
+
+    trainer_waits_s: float = Field(ge=0)
+    engines_pause_s: float = Field(ge=0)
+    recompute_kv: bool = False
+    """Whether running sequences are prefilled again; unused prefixes are void in any case."""
+
+
+class TransitionTruth(Section):
+    """Seconds until what a transition starts can work."""
+
+    engine_start_s: float = Field(ge=0)
+    trainer_rebuild_s: float = Field(ge=0)
+    hybrid_engine_s: float = Field(ge=0)
+    hybrid_trainer_s: float = Field(ge=0)
+
+    def scaled(self, factor: float) -> "TransitionTruth":
+        return TransitionTruth(**{name: value * factor for name, value in self.model_dump().items()})
+
+
+class Truth(Section):
+    """One model on one kind of device."""
+
+    name: str
+    gpus_per_node: int = Field(default=8, ge=1)
+    engines_source: str = ""
+    engines: dict[int, EngineTruth]
+    trainer_source: str = ""
+    trainer: TrainerTruth
+    publication_source: str = ""
+    publication: PublicationTruth
+    colocated_switch_s: float = Field(default=15.0, ge=0)
+    transitions_source: str = ""
+    transitions: TransitionTruth
+
+
+class Mismatch(Section):
+    """Factors by which the truth differs from the tables that planners may know."""
+
+    decode: float = Field(default=1.0, gt=0)
+    prefill: float = Field(default=1.0, gt=0)
+    train: float = Field(default=1.0, gt=0)
+    transitions: float = Field(default=1.0, ge=0)
+    train_fixed_tokens: float = Field(default=0.0, ge=0)
+    """Length-independent training work per trajectory, in tokens."""
+
+    def applied(self, truth: Truth) -> Truth:
+        trainer = truth.trainer.model_copy(
+            update={"mfu": truth.trainer.mfu / self.train, "fixed_tokens": self.train_fixed_tokens}
+        )
+        engines: Mapping[int, EngineTruth] = {
+            tp: engine.stretched(self.decode, self.prefill) for tp, engine in truth.engines.items()
+        }
+        return truth.model_copy(
+            update={
+                "engines": dict(engines),
+                "trainer": trainer,
+                "transitions": truth.transitions.scaled(self.transitions),
+            }
+        )
+
+
+def load_truth(path: str | Path) -> Truth:
+    """Raises `ConfigError` with the file and the first mistake."""
+    try:
+        return Truth.model_validate(yaml.safe_load(Path(path).read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ConfigError(f"cannot read the truth table {path}: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    except ValidationError as error:
+        detail = error.errors()[0]
+        name = ".".join(str(part) for part in detail["loc"])
+        raise ConfigError(f"{path}: {name or 'file'}: {detail['msg'][:1].lower() + detail['msg'][1:]}") from None

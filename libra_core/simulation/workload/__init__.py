@@ -1,0 +1,1 @@
+"""Generators of trajectories whose laws are known."""

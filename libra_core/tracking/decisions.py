@@ -1,0 +1,116 @@
+"""`decisions.jsonl`: every look at the plan, and what applied decisions brought. Only ever appended to.
+
+A line is a decision, or the outcome or the realised gain of one, under the step of the decision; reading joins them.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+from libra_core.tracking.run_folder import write_atomically
+from libra_core.types.decision import Decision, Realised
+from libra_core.types.forecast import Candidate
+
+FILE_NAME = "decisions.jsonl"
+
+
+def append_decision(run_dir: Path, decision: Decision) -> None:
+    _append(run_dir, {"kind": "decision", **decision_row(decision)})
+
+
+def append_outcome(run_dir: Path, step: int, *, applied: bool, seconds: Mapping[str, float], error: str = "") -> None:
+    """What became of the transition that the decision of `step` asked for; seconds by action."""
+    _append(run_dir, {"kind": "outcome", "step": step, "applied": applied, "error": error, "action_s": dict(seconds)})
+
+
+def append_realised(run_dir: Path, realised: Realised) -> None:
+    _append(
+        run_dir,
+        {
+            "kind": "realised",
+            "step": realised.step,
+            "realised_gain_s_per_step": realised.gain_s_per_step,
+            "realised_t_iter_s": realised.t_iter_s,
+            "realised_cost_s": realised.cost_s,
+        },
+    )
+
+
+def read_decisions(run_dir: Path) -> list[dict[str, Any]]:
+    """One row per look, in step order, with outcome and realised gain where there are any; a line cut by a crash is left out."""
+    rows: dict[int, dict[str, Any]] = {}
+    for line in _lines(run_dir / FILE_NAME):
+        kind, step = line.pop("kind"), line["step"]
+        if kind == "decision":
+            rows[step] = line
+        elif step in rows:
+            rows[step] |= line
+    return [rows[step] for step in sorted(rows)]
+
+
+def drop_decisions_from(run_dir: Path, step: int) -> None:
+    """Forget looks of iterations that a resumed run does again."""
+    path = run_dir / FILE_NAME
+    if path.exists():
+        kept = [line for line in _lines(path) if line["step"] < step]
+        write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
+
+
+def decision_row(decision: Decision) -> dict[str, Any]:
+    """Plain values: both plans, both forecasts by term, and every number that the rule compared."""
+    return {
+        "step": decision.step,
+        "verdict": decision.verdict.value,
+        "reason": decision.reason.value,
+        "tier": decision.tier.value if decision.tier else None,
+        "binding": decision.binding.value,
+        "gain_s_per_step": decision.gain_s_per_step,
+        "saved_s": decision.saved_s,
+        "cost_s": decision.cost.total_s,
+        "cost_parts_s": asdict(decision.cost),
+        "horizon_steps": decision.horizon_steps,
+        "forecast_error": decision.forecast_error,
+        "grounding": decision.grounding,
+        "current": _candidate_row(decision.current),
+        "candidate": _candidate_row(decision.candidate),
+    }
+
+
+def _candidate_row(candidate: Candidate) -> dict[str, Any]:
+    plan = candidate.plan
+    return {
+        "train": asdict(plan.train),
+        "engines": {str(tp): count for tp, count in plan.rollout.engines},
+        "hybrid_replicas": plan.hybrid_replicas,
+        "hybrids_training": plan.hybrids_training,
+        "num_gpus": plan.num_gpus,
+        "mode": candidate.mode.value,
+        "streamed": candidate.streamed,
+        "t_iter_s": candidate.forecast.t_iter_s,
+        "terms": asdict(candidate.forecast.terms),
+    }
+
+
+def _append(run_dir: Path, row: Mapping[str, Any]) -> None:
+    with (run_dir / FILE_NAME).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(_finite(row)) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no nan: a number that is not known is null."""
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in cast("Mapping[str, Any]", value).items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    if not path.exists():
+        return
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue

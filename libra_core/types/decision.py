@@ -1,0 +1,64 @@
+"""One look at the plan: what was compared, what was decided and why."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from libra_core.types.forecast import Candidate, Term
+from libra_core.types.transition import Tier, TransitionCost
+
+
+class Verdict(StrEnum):
+    KEEP = "keep"
+    SWITCH = "switch"
+
+
+class Reason(StrEnum):
+    PAYS = "pays"
+    """The only reason to switch."""
+    SAME_PLAN = "same plan"
+    NO_FORECAST = "no forecast"
+    COOLDOWN = "cooldown"
+    BELOW_ERROR = "gain below the error of the forecast"
+    """Raised by the hysteresis when the candidate is the plan that was just left."""
+    BINDING_STAYS = "what binds would stay"
+    NOT_REPAID = "not repaid within the horizon"
+    NOT_PERSISTENT = "not persistent yet"
+    """A costlier tier must win several looks in a row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A ledger entry, also when nothing changes."""
+
+    step: int
+    verdict: Verdict
+    reason: Reason
+    tier: Tier | None
+    """None: both plans are the same."""
+    current: Candidate
+    candidate: Candidate
+    binding: Term
+    """What sets the iteration time of the current plan."""
+    gain_s_per_step: float
+    saved_s: float
+    """Over the horizon, or what is left of the run if that is shorter."""
+    cost: TransitionCost
+    horizon_steps: int
+    forecast_error: float
+    """Relative error of the forecasts, as far as it is known."""
+    grounding: str
+    """What the forecasts rest on: measured, derived or datasheet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Realised:
+    """What an applied decision brought, some steps later."""
+
+    step: int
+    """Of the decision."""
+    gain_s_per_step: float
+    """Mean iteration time before minus after; the workload's own drift is in it."""
+    t_iter_s: float
+    """Mean after the switch; against the forecast of the candidate it shows the forecast's error."""
+    cost_s: float
+    """Measured time of the transition."""

@@ -1,0 +1,79 @@
+"""Other clusters under the same trajectories."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flows.whatif import WhatIfParameters, source_study
+from libra_core.errors import ConfigError, ResourceError
+from libra_core.planning.history_file import read_history
+from libra_core.simulation.study.config import load_study, load_systems
+from libra_core.simulation.study.run import run_system, workload
+from libra_core.simulation.study.whatif import Goal, replay, sizes_of
+from libra_core.simulation.workload.laws import load_law
+
+STUDY = load_study("configs/study/48gpu.yaml", steps=10, seeds=1, groups_per_step=8)
+LAW = load_law(STUDY.path("workloads/search_r1.yaml"))
+LIBRA = load_systems(STUDY)["libra"]
+
+
+def curve(sizes: list[int], goal: Goal):
+    return replay(STUDY, ("libra", LIBRA), LAW, sizes, goal, report=lambda label, share: None)
+
+
+def test_the_unchanged_setting_reproduces_the_recorded_iteration_time() -> None:
+    recorded = run_system(STUDY, "libra", LIBRA, LAW, 1).summary.t_iter_s
+    assert curve([48], Goal()).points[0].t_iter_s == pytest.approx(recorded, rel=1e-9)
+
+
+def test_more_gpus_are_faster_and_the_cheapest_that_will_do_is_found() -> None:
+    found = curve([2, 16, 32, 64], Goal(tokens_per_s=2500))
+    rates = [point.tokens_per_s.mean for point in found.points]
+    assert found.too_small == (2,)
+    assert rates == sorted(rates)
+    cheapest = next(point for point in found.points if point.gpus == found.cheapest_gpus)
+    assert cheapest.tokens_per_s.low >= 2500
+    assert all(point.tokens_per_s.low < 2500 for point in found.points if point.gpus < cheapest.gpus)
+
+
+def test_a_goal_out_of_reach_is_said_to_be() -> None:
+    assert curve([16], Goal(hours=1e-6)).cheapest_gpus is None
+
+
+def test_a_cluster_on_which_nothing_fits_is_refused() -> None:
+    with pytest.raises(ResourceError, match=r"fits on none of \[2\] GPUs"):
+        curve([2], Goal())
+
+
+@pytest.mark.parametrize(("text", "sizes"), [("48", [48]), ("8..32", [8, 16, 24, 32]), ("64,16", [16, 64])])
+def test_sizes_are_read(text: str, sizes: list[int]) -> None:
+    assert sizes_of(text) == sizes
+
+
+@pytest.mark.parametrize("text", ["many", "0..8", "8..9999"])
+def test_wrong_sizes_are_refused_in_a_sentence(text: str) -> None:
+    with pytest.raises(ConfigError, match="--gpus"):
+        sizes_of(text)
+
+
+def test_a_folder_without_a_study_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"holds no results\.json"):
+        source_study(WhatIfParameters(source=tmp_path))
+
+
+def test_a_study_folder_remembers_its_study_and_takes_changes(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text(json.dumps({"study": STUDY.model_dump(mode="json")}))
+    study = source_study(WhatIfParameters(source=tmp_path, overrides=["staleness=3"]))
+    assert study == STUDY.model_copy(update={"staleness": 3})
+
+
+def test_recorded_lengths_are_replayed_instead_of_the_law(tmp_path: Path) -> None:
+    path = tmp_path / "lengths.jsonl"
+    rows = [{"prompt_tokens": 10 + i, "generated_tokens": [100 + i, 50], "tool_tokens": [20], "tool_s": [1.5]} for i in range(32)]
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    study = STUDY.model_copy(update={"history": str(path)})
+    work = workload(study, LAW, 4, seed=1)
+    assert len(work) == 4 * study.batch
+    assert set(work.prompt_tokens.tolist()) <= {float(record.prompt_tokens) for record in read_history(path)}
+    assert run_system(study, "libra", LIBRA, LAW, 1).summary.tokens_per_s > 0

@@ -1,0 +1,248 @@
+"""Real engines of TP 1, 1 and 2 under forced moves: trajectories come out as if they had never moved."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import ray
+
+from libra_core.config import LibraConfig
+from libra_core.config.loading import validate_config
+from libra_core.engines.verification.engine_model import SMALL, build_engine_model
+from libra_core.engines.weight_source import FileWeights
+from libra_core.ports.routing import EngineLoad, TurnContext
+from libra_core.runtime import ray_cluster
+from libra_core.runtime.agent_loop import AgentLoop, AgentTools
+from libra_core.runtime.controller import ClusterControllerActor, StartedEngine
+from libra_core.runtime.fleet_keeper import FleetKeeper, member_of
+from libra_core.runtime.router import FleetRouter
+from libra_core.runtime.specs import plan_of
+from libra_core.runtime.weights import PublicationOrder
+from libra_core.types.ids import EngineId, GroupId, PolicyVersion, PromptId, TrajectoryId
+from libra_core.types.trajectory import Prompt, ToolCall, ToolReturn, ToolStatus, Trajectory
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+NAMESPACE = "libra-moves-mv0001"
+NUM_TRAJECTORIES = 8
+TOOL_S = 0.3
+STOPS = tuple(range(5, SMALL.vocab_size, 11))
+
+
+class EveryTurnCalls:
+    """A tool call ends each turn; the tool's answer is a function of what was asked."""
+
+    def stop_token_ids(self) -> tuple[int, ...]:
+        return STOPS
+
+    def parse_call(self, turn_token_ids: Sequence[int]) -> ToolCall | None:
+        return ToolCall(tool="echo", argument=str(sum(turn_token_ids)))
+
+    def call_tool(self, prompt: Prompt, call: ToolCall) -> ToolReturn:
+        time.sleep(TOOL_S)
+        tokens = tuple((int(call.argument) * 7 + step) % SMALL.vocab_size for step in range(9))
+        return ToolReturn(tool=call.tool, status=ToolStatus.OK, token_ids=tokens, duration_s=TOOL_S)
+
+    def answer_failure(self, call: ToolCall, status: ToolStatus) -> ToolReturn:
+        return ToolReturn(tool=call.tool, status=status, token_ids=(1,), duration_s=0.0)
+
+    def score(self, prompt: Prompt, trajectory: Trajectory) -> float:
+        return 0.0
+
+    def render(self, token_ids: Sequence[int]) -> str:
+        return str(list(token_ids))
+
+
+@dataclass
+class World:
+    """Three started engines and what starts them again."""
+
+    config: LibraConfig
+    controller: Any
+    engines: list[StartedEngine]
+    weights: FileWeights
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("moves")
+    model = build_engine_model(folder / "model", seed=1)
+    rollout = {
+        "engines": [{"tp": 1, "count": 2}, {"tp": 2, "count": 1}],
+        "max_turns": 6,
+        "max_new_tokens": 72,
+        "max_context_tokens": 320,
+        "kv_cache_mib": 64,
+        "max_num_seqs": 16,
+        "turn_deadline_s": 120.0,
+        "engine_start_deadline_s": 600.0,
+    }
+    config = validate_config({"model": {"path": str(model)}, "rollout": rollout, "routing": {"policy": "sticky"}})
+    ray_cluster.start_private(NAMESPACE, gpu_slots=plan_of(config).num_gpus)
+    try:
+        env = {"env_vars": {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}}
+        actor = ray.remote(ClusterControllerActor).options(name="controller", num_cpus=0, max_concurrency=64, runtime_env=env)
+        scratch = str(ray_cluster.temp_folder(NAMESPACE))
+        controller = actor.remote(config, str(model), plan_of(config), scratch)
+        engines = ray.get(controller.start_engines.remote(), timeout=700)
+        yield World(
+            config=config,
+            controller=controller,
+            engines=engines,
+            weights=FileWeights(path=str(model / "model.safetensors")),
+            folder=folder,
+        )
+        ray.get(controller.stop.remote(), timeout=60)
+    finally:
+        ray_cluster.leave(NAMESPACE, folder / "logs")
+    left = [p for p in psutil.Process().children(recursive=True) if "vllm" in " ".join(p.cmdline()).lower()]
+    assert not psutil.wait_procs(left, timeout=15)[1]
+
+
+class Forced(FleetRouter):
+    """Every turn on another engine than the one before; `on_target` hears of every choice that moves."""
+
+    on_target: Callable[[EngineId], None] = staticmethod(lambda _engine: None)
+
+    def choose(self, turn: TurnContext, engines: Sequence[EngineLoad]) -> EngineId:
+        names = sorted(engine.engine_id for engine in engines)
+        if turn.current not in names:
+            return names[(int(turn.trajectory_id[1:]) + len(turn.tool_returns)) % len(names)]
+        chosen = names[(names.index(turn.current) + 1) % len(names)]
+        self.on_target(chosen)
+        return chosen
+
+
+def prompts() -> list[Prompt]:
+    return [
+        Prompt(
+            prompt_id=PromptId(f"p{number}"),
+            token_ids=tuple((31 * number + 17 * step) % SMALL.vocab_size for step in range(40 + number)),
+            text="",
+            answers=(),
+        )
+        for number in range(NUM_TRAJECTORIES)
+    ]
+
+
+async def run_all(
+    world: World, router: FleetRouter, during: Callable[[FleetKeeper], Any] | None = None
+) -> tuple[list[Trajectory], FleetKeeper]:
+    tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(work: Any) -> None:
+        tasks.add(asyncio.get_running_loop().create_task(work))
+
+    keeper = FleetKeeper(world.config, world.controller, spawn, lambda *_: None, router)
+    for engine in world.engines:
+        keeper.fleet.add(member_of(engine))
+    await keeper.publish(PublicationOrder(version=PolicyVersion(1), source=world.weights))
+    with ThreadPoolExecutor(NUM_TRAJECTORIES) as threads:
+        tools = AgentTools(
+            environment=EveryTurnCalls(),
+            bind=keeper.fleet.bind,
+            foresee=keeper.fleet.foresee,
+            generate=keeper.fleet.generate,
+            release=keeper.fleet.release,
+            watch=router,
+            tool_threads=threads,
+            record=lambda *_: None,
+        )
+        greedy = world.config.rollout.model_copy(update={"temperature": 0.0})
+        loops = [
+            AgentLoop(
+                trajectory_id=TrajectoryId(f"t{number}"),
+                group_id=GroupId("g"),
+                order=number,
+                sample_index=0,
+                prompt=prompt,
+                config=greedy,
+                tools=tools,
+            ).run()
+            for number, prompt in enumerate(prompts())
+        ]
+        side = [during(keeper)] if during else []
+        trajectories, *_ = await asyncio.gather(asyncio.gather(*loops), *side)
+    if tasks:
+        await asyncio.wait(tasks, timeout=240)
+    return list(trajectories), keeper
+
+
+@pytest.fixture(scope="module")
+def stayed(world: World) -> list[Trajectory]:
+    """The same trajectories, each on one engine of TP 1 from its first token to its last."""
+    single = World(world.config, world.controller, world.engines[:1], world.weights, world.folder)
+    trajectories, _ = asyncio.run(run_all(single, router_of(world, FleetRouter)))
+    assert all(len(one.engine_history) == 1 for one in trajectories)
+    assert len({one.token_ids[-20:] for one in trajectories}) == NUM_TRAJECTORIES, "the model does not just repeat one token"
+    assert all(one.turns >= 2 for one in trajectories)
+    return trajectories
+
+
+def router_of(world: World, kind: type[FleetRouter]) -> Any:
+    return kind(world.config, laws=None, folder=world.folder, resumed=None)
+
+
+def require_same(moved: list[Trajectory], stayed: list[Trajectory]) -> None:
+    for one, other in zip(moved, stayed, strict=True):
+        assert one.failure is None
+        assert one.token_ids == other.token_ids
+        assert one.loss_mask == other.loss_mask
+        assert one.turns == other.turns
+        assert max(abs(a - b) for a, b in zip(one.logprobs, other.logprobs, strict=True)) < 1e-4
+        covered = [at for segment in one.versions for at in range(segment.start, segment.end)]
+        assert covered == [at for at, sampled in enumerate(one.loss_mask) if sampled]
+
+
+def test_forced_moves_change_no_token(world: World, stayed: list[Trajectory]) -> None:
+    router = router_of(world, Forced)
+    moved, _ = asyncio.run(run_all(world, router))
+    require_same(moved, stayed)
+    assert all(len(one.engine_history) == one.turns for one in moved)
+    assert len({engine for one in moved for engine in one.engine_history}) == 3
+    report = router.report()
+    print("ROUTING", report)
+    assert report.moves == sum(one.turns - 1 for one in moved)
+    assert report.moved_tokens > 0
+    assert report.reprefill_s > 0
+    assert report.ahead == report.moves, "every move was foreseen, and its context computed while the tool ran"
+    assert all(one.oldest_version == 1 for one in moved)
+
+
+def test_versions_survive_a_publication_between_moves(world: World, stayed: list[Trajectory]) -> None:
+    async def publish(keeper: FleetKeeper) -> None:
+        await asyncio.sleep(2.5 * TOOL_S)
+        await keeper.publish(PublicationOrder(version=PolicyVersion(2), source=world.weights))
+
+    moved, _ = asyncio.run(run_all(world, router_of(world, Forced), publish))
+    require_same(moved, stayed)
+    for one in moved:
+        versions = [segment.version for segment in one.versions]
+        assert versions == sorted(versions)
+    assert {segment.version for one in moved for segment in one.versions} == {1, 2}
+
+
+def test_an_engine_killed_during_a_move_loses_nothing(world: World, stayed: list[Trajectory]) -> None:
+    victim = next(engine for engine in world.engines if engine.tp == 2)
+    router = router_of(world, Forced)
+    killed: list[float] = []
+
+    def kill(target: EngineId) -> None:
+        if target == victim.engine_id and not killed:
+            killed.append(time.time())
+            asyncio.get_running_loop().call_later(0.01, lambda: ray.kill(victim.handle, no_restart=True))
+
+    router.on_target = kill
+    moved, keeper = asyncio.run(run_all(world, router))
+    assert killed
+    require_same(moved, stayed)
+    names = {member.engine_id for member in keeper.members()}
+    assert victim.engine_id not in names
+    assert len(names) == 3, "a replacement has joined"

@@ -1,0 +1,42 @@
+"""Where a hybrid replica's shards connect, and buffers that several senders hold."""
+
+import pytest
+
+from libra_core.elastic.buffers import BufferPool
+from libra_core.elastic.spec import Address, shard_endpoints
+
+
+def addresses(count: int) -> list[Address | None]:
+    return [("10.0.0.1", 9000 + rank) for rank in range(count)]
+
+
+def ports(shards: tuple[tuple[Address, ...], ...]) -> list[list[int]]:
+    return [[port - 9000 for _, port in shard] for shard in shards]
+
+
+@pytest.mark.parametrize(("slot", "leader"), [(0, 0), (1, 1), (2, 0), (5, 1)])
+def test_slots_are_spread_over_the_data_parallel_ranks(slot: int, leader: int) -> None:
+    found = shard_endpoints(addresses(2), slot=slot, model_parallel=(1, 1), distributed_optimizer=False)
+    assert ports(found) == [[leader]]
+
+
+def test_each_shard_connects_to_the_core_ranks_of_its_own_shard() -> None:
+    """tp 2, pp 2, dp 2: ranks count TP fastest, then DP, then PP."""
+    found = shard_endpoints(addresses(8), slot=1, model_parallel=(2, 2), distributed_optimizer=False)
+    assert ports(found) == [[2], [3], [6], [7]]
+
+
+def test_with_a_distributed_optimizer_every_data_parallel_rank_serves_and_the_leader_is_first() -> None:
+    found = shard_endpoints(addresses(6), slot=2, model_parallel=(2, 1), distributed_optimizer=True)
+    assert ports(found) == [[4, 0, 2], [5, 1, 3]]
+
+
+def test_a_buffer_comes_back_when_the_last_holder_lets_go() -> None:
+    pool = BufferPool(8)
+    pool.reserve(1)
+    buffer = pool.take()
+    buffer.hold()
+    buffer.release()
+    assert pool.take() is not buffer
+    buffer.release()
+    assert pool.take() is buffer

@@ -1,0 +1,155 @@
+"""A trajectory moves between turns: the target computes its context while the tool runs, and nothing of it changes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from libra_core.config.rollout import RolloutConfig
+from libra_core.errors import EngineLostError
+from libra_core.ports.routing import FinishedTrajectory, TurnContext
+from libra_core.runtime.agent_loop import AgentLoop, AgentTools
+from libra_core.runtime.fleet import EngineMember
+from libra_core.types.ids import EngineId, GroupId, PolicyVersion, TrajectoryId
+from libra_core.types.trajectory import FinishReason, GeneratedTurn, GenerationRequest, Trajectory, VersionSegment
+from support.routing import CountedMoves
+from tests.unit.runtime.test_agent_loop import CALL, END, PROMPT, EchoEnvironment
+
+SMALL = EngineMember(engine_id=EngineId("small"), tp=1, kv_tokens=1000, handle=None)
+LARGE = EngineMember(engine_id=EngineId("large"), tp=2, kv_tokens=1000, handle=None)
+
+
+class TwoEngines:
+    """Answers as the real fleet would; a deterministic policy, so that every move must give the same tokens."""
+
+    def __init__(self, *, foreseen: EngineMember | None, then: EngineMember, dies: str = "") -> None:
+        self.foreseen, self.then, self.dies = foreseen, then, dies
+        self.asked: list[tuple[str, GenerationRequest]] = []
+        self.turns: list[TurnContext] = []
+        self.ahead_done = asyncio.Event()
+        self.learnt: list[FinishedTrajectory | None] = []
+
+    async def bind(self, turn: TurnContext) -> EngineMember:
+        self.turns.append(turn)
+        return self.then if turn.tool_returns and not self.dies.startswith("bind") else SMALL
+
+    def foresee(self, turn: TurnContext) -> EngineMember | None:
+        return self.foreseen
+
+    async def generate(self, member: EngineMember, request: GenerationRequest) -> GeneratedTurn:
+        self.asked.append((member.engine_id, request))
+        ahead = request.max_new_tokens == 1
+        if ahead:
+            self.ahead_done.set()
+        if self.dies and member is LARGE and (ahead or self.dies == "turn"):
+            if self.dies == "turn":
+                self.then = SMALL
+            raise EngineLostError("large died")
+        tokens = (20 + len(request.token_ids), CALL if len(request.token_ids) < 7 else END)
+        return GeneratedTurn(
+            token_ids=tokens[:1] if ahead else tokens,
+            logprobs=(-0.5,) if ahead else (-0.5, -0.25),
+            finish_reason=FinishReason.LENGTH if ahead else FinishReason.STOP,
+            versions=(VersionSegment(version=PolicyVersion(3), start=0, end=1 if ahead else 2),),
+            cached_tokens=0,
+            first_token_s=0.125,
+            duration_s=0.5,
+        )
+
+    def release(self, _id: TrajectoryId, _kind: str, _tokens: int, finished: FinishedTrajectory | None) -> None:
+        self.learnt.append(finished)
+
+
+def run(fleet: TwoEngines, tool: Callable[[], Awaitable[None]] | None = None) -> tuple[Trajectory, CountedMoves]:
+    watch = CountedMoves()
+
+    async def main() -> Trajectory:
+        tools = AgentTools(
+            environment=EchoEnvironment(tool),
+            bind=fleet.bind,
+            foresee=fleet.foresee,
+            generate=fleet.generate,
+            release=fleet.release,
+            watch=watch,
+            record=lambda *_: None,
+        )
+        loop = AgentLoop(
+            trajectory_id=TrajectoryId("t"),
+            group_id=GroupId("g"),
+            order=0,
+            sample_index=0,
+            prompt=PROMPT,
+            config=RolloutConfig().model_copy(update={"max_new_tokens": 20, "max_context_tokens": 40}),
+            tools=tools,
+        )
+        return await loop.run()
+
+    return asyncio.run(main()), watch
+
+
+def facts(trajectory: Trajectory) -> tuple[object, ...]:
+    return trajectory.token_ids, trajectory.loss_mask, trajectory.logprobs, trajectory.versions, trajectory.finish_reason
+
+
+STAYED, _ = run(TwoEngines(foreseen=None, then=SMALL))
+
+
+def test_the_target_computes_the_context_while_the_tool_runs() -> None:
+    fleet = TwoEngines(foreseen=LARGE, then=LARGE)
+    trajectory, watch = run(fleet, tool=lambda: assert_set(fleet.ahead_done))
+    assert [name for name, _ in fleet.asked] == ["small", "large", "large"]
+    assert fleet.asked[1][1].token_ids == fleet.asked[2][1].token_ids[:5], "the context without the tool's answer"
+    assert fleet.turns[-1].prepared == "large"
+    assert (watch.aheads, watch.reprefills) == (1, [0.125])
+    assert trajectory.engine_history == ("small", "large")
+    assert facts(trajectory) == facts(STAYED)
+
+
+async def assert_set(event: asyncio.Event) -> None:
+    """The tool ends only once the target was asked."""
+    await asyncio.wait_for(event.wait(), 5.0)
+
+
+def test_a_move_that_was_not_foreseen_is_the_same_trajectory() -> None:
+    trajectory, watch = run(TwoEngines(foreseen=None, then=LARGE))
+    assert trajectory.engine_history == ("small", "large")
+    assert (watch.aheads, len(watch.reprefills)) == (0, 1)
+    assert facts(trajectory) == facts(STAYED)
+
+
+def test_a_foreseen_move_that_does_not_come_is_dropped() -> None:
+    fleet = TwoEngines(foreseen=LARGE, then=SMALL)
+    trajectory, watch = run(fleet)
+    assert trajectory.engine_history == ("small",)
+    assert watch.reprefills == []
+    assert facts(trajectory) == facts(STAYED)
+
+
+@pytest.mark.parametrize("dies", ["ahead", "turn"])
+def test_an_engine_that_dies_during_a_move_loses_nothing(dies: str) -> None:
+    fleet = TwoEngines(foreseen=LARGE, then=LARGE if dies == "turn" else SMALL, dies=dies)
+    trajectory, _ = run(fleet)
+    assert trajectory.failure is None
+    assert facts(trajectory) == facts(STAYED)
+
+
+def test_what_ended_by_itself_is_learnt_with_its_turns() -> None:
+    fleet = TwoEngines(foreseen=None, then=LARGE)
+    _, watch = run(fleet)
+    (learnt,) = fleet.learnt
+    assert learnt is not None
+    assert list(learnt.turn_tokens) == [2, 2]
+    assert [done.payload_tokens for done in learnt.tool_returns] == [2]
+    assert [(tp, tokens) for _, tp, tokens in watch.ends] == [(2, 9)]
+
+
+def test_infrastructure_failures_teach_nothing() -> None:
+    class NoEngine(TwoEngines):
+        async def generate(self, member: EngineMember, request: GenerationRequest) -> GeneratedTurn:
+            raise EngineLostError("all gone")
+
+    fleet = NoEngine(foreseen=None, then=SMALL)
+    trajectory, watch = run(fleet)
+    assert trajectory.failure is not None
+    assert fleet.learnt == [None]
+    assert watch.ends == []

@@ -1,0 +1,165 @@
+"""A transition is applied as a whole or not at all."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from libra_core.errors import ConfigError, ResourceError
+from libra_core.planning.transition import transition
+from libra_core.runtime.transitions import TransitionOutcome, carry_out
+from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
+from libra_core.types.transition import Action, Tier, Transition, Verb
+
+
+def plan(engines: dict[int, int], *, dp: int = 2, hybrids: int = 2, training: int = 0) -> Plan:
+    rollout = RolloutLayout(engines=tuple(sorted(engines.items())))
+    return Plan(train=TrainLayout(dp=dp), rollout=rollout, hybrid_replicas=hybrids, hybrids_training=training)
+
+
+PLANS = st.builds(lambda ones, twos, dp: plan({1: ones, 2: twos}, dp=dp), st.integers(2, 4), st.integers(0, 2), st.integers(1, 3))
+
+
+@dataclass
+class Cluster:
+    """What runs. Actions are idempotent; those whose number is in `fails` raise half done."""
+
+    engines: dict[str, str] = field(default_factory=dict)
+    hybrids: dict[str, str] = field(default_factory=dict)
+    trainer: tuple[TrainLayout | None, str] = (None, "stopped")
+    fails: set[int] = field(default_factory=set)
+    count: int = 0
+
+    @classmethod
+    def running(cls, of: Plan) -> "Cluster":
+        engines = {f"engine-{number}": f"tp{tp} serves" for number, tp in enumerate(of.rollout.degrees)}
+        hybrids = {f"hybrid-{slot}": "trains" if slot < of.hybrids_training else "serves" for slot in range(of.hybrid_replicas)}
+        return cls(engines=engines, hybrids=hybrids, trainer=(of.train, "runs"))
+
+    def state(self) -> tuple[object, ...]:
+        return dict(self.engines), dict(self.hybrids), self.trainer
+
+    async def perform(self, action: Action) -> None:
+        number, self.count = self.count, self.count + 1
+        self._do(action)
+        if number in self.fails:
+            raise ResourceError(f"no luck with {action}")
+
+    def _do(self, action: Action) -> None:
+        if action.target == "trainer":
+            now, word = self.trainer
+            after: dict[Verb, tuple[TrainLayout | None, str]] = {
+                Verb.HOLD_TRAINER: (now, "held"),
+                Verb.RELEASE_TRAINER: (now, "runs"),
+                Verb.STOP_TRAINER: (None, "stopped"),
+                Verb.START_TRAINER: (action.layout, "held" if word == "stopped" else word),
+            }
+            self.trainer = after[action.verb]
+            return
+        words = {
+            Verb.DRAIN_ENGINE: "drained",
+            Verb.ADMIT_ENGINE: "serves",
+            Verb.STOP_ENGINE: "stopped",
+            Verb.START_ENGINE: "drained",
+            Verb.START_REPLICA: "replica",
+            Verb.STOP_REPLICA: "stopped",
+            Verb.JOIN: "trains",
+            Verb.LEAVE: "replica",
+        }
+        if action.target.startswith("hybrid"):
+            self.hybrids[action.target] = words[action.verb]
+        elif action.verb is Verb.STOP_ENGINE:
+            self.engines.pop(action.target, None)
+        else:
+            self.engines[action.target] = f"tp{action.tp} {words[action.verb]}"
+
+
+def carried(change: Transition, cluster: Cluster) -> TransitionOutcome:
+    """Nothing in `Cluster.perform` waits, so one push runs the coroutine to its end; a loop per example would be slow."""
+    try:
+        carry_out(change, cluster.perform).send(None)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("the transition waits for something")
+
+
+def names_of(of: Plan) -> list[int]:
+    return sorted(of.rollout.degrees)
+
+
+@given(PLANS, PLANS)
+def test_a_transition_ends_in_the_new_plan(old: Plan, new: Plan) -> None:
+    if names_of(old) == names_of(new) and old.train == new.train:
+        return
+    cluster = Cluster.running(old)
+    outcome = carried(transition(old, new), cluster)
+    assert (outcome.applied, outcome.plan) == (True, new)
+    assert sorted(cluster.engines.values()) == sorted(f"tp{tp} serves" for tp in new.rollout.degrees)
+    assert cluster.trainer == (new.train, "runs")
+
+
+@given(PLANS, PLANS, st.integers(0, 30))
+def test_a_failure_anywhere_leaves_the_old_plan_as_it_was(old: Plan, new: Plan, at: int) -> None:
+    if names_of(old) == names_of(new) and old.train == new.train:
+        return
+    change = transition(old, new)
+    cluster = Cluster.running(old)
+    before = cluster.state()
+    cluster.fails = {at % len(change.actions)}
+    outcome = carried(change, cluster)
+    assert (outcome.applied, outcome.plan, outcome.not_undone) == (False, old, ())
+    assert outcome.failed == change.actions[at % len(change.actions)]
+    assert cluster.state() == before
+
+
+def test_failing_in_the_third_action_names_it_and_the_engines_serve() -> None:
+    change = transition(plan({1: 4}), plan({1: 4}, training=1))
+    cluster = Cluster.running(change.source)
+    cluster.fails = {2}
+    outcome = carried(change, cluster)
+    assert outcome.failed is not None
+    assert str(outcome.failed) == "start replica hybrid-0"
+    assert outcome.error == "no luck with start replica hybrid-0"
+    assert set(cluster.hybrids.values()) == {"serves"}
+    undone = ["stop replica hybrid-0", "start engine hybrid-0", "admit engine hybrid-0"]
+    assert [name for name, _ in outcome.seconds][3:] == undone
+
+
+def test_an_inverse_that_fails_is_named_and_the_others_are_still_undone() -> None:
+    change = transition(plan({1: 4}), plan({1: 4}, training=1))
+    cluster = Cluster.running(change.source)
+    cluster.fails = {2, 3}
+    outcome = carried(change, cluster)
+    assert outcome.not_undone == ("stop replica hybrid-0: no luck with stop replica hybrid-0",)
+    assert cluster.hybrids["hybrid-0"] == "serves"
+
+
+def test_a_flip_back_is_the_flip_undone() -> None:
+    there = transition(plan({1: 4}), plan({1: 4}, training=2))
+    back = transition(plan({1: 4}, training=2), plan({1: 4}))
+    assert there.tier is back.tier is Tier.FLIP
+    assert list(back.actions) == [action.inverse for action in reversed(there.actions)]
+
+
+def test_doing_every_action_twice_changes_nothing_more() -> None:
+    change = transition(plan({1: 4}, training=1), plan({2: 2}, dp=1))
+    once, twice = Cluster.running(change.source), Cluster.running(change.source)
+    for action in change.actions:
+        once._do(action)
+        twice._do(action)
+        twice._do(action)
+    assert once.state() == twice.state()
+
+
+def test_gpus_are_freed_before_they_are_used() -> None:
+    change = transition(plan({1: 4}), plan({2: 2}))
+    verbs = [action.verb for action in change.actions]
+    assert verbs.index(Verb.START_ENGINE) > max(index for index, verb in enumerate(verbs) if verb is Verb.STOP_ENGINE)
+
+
+def test_impossible_transitions_are_refused() -> None:
+    with pytest.raises(ConfigError, match="nothing to do"):
+        transition(plan({1: 4}), plan({1: 4}))
+    with pytest.raises(ConfigError, match="then flip them"):
+        transition(plan({1: 4}), plan({1: 3}, training=1))

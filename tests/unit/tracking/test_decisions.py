@@ -1,0 +1,91 @@
+"""The ledger of looks at the plan, and `libra decisions`."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from libra_core.planning.decision import PastLooks, ReplanPolicy, decide
+from libra_core.tracking.decisions import (
+    FILE_NAME,
+    append_decision,
+    append_outcome,
+    append_realised,
+    drop_decisions_from,
+    read_decisions,
+)
+from libra_core.tracking.run_folder import Journal, write_journal
+from libra_core.types.decision import Decision, Realised
+from libra_core.types.plan import Plan
+from support.decisions import candidate, look, plan
+
+SERVING, TRAINING = plan(), plan(training=1)
+
+
+def decision(step: int, *, to: Plan = TRAINING, t_iter_s: float = 10.0) -> Decision:
+    compared = look(candidate(SERVING, 20.0), candidate(to, t_iter_s), step=step)
+    return decide(compared, ReplanPolicy(), PastLooks())
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    write_journal(tmp_path, Journal())
+    append_decision(tmp_path, decision(5, t_iter_s=19.9))
+    append_decision(tmp_path, decision(10))
+    append_outcome(tmp_path, 10, applied=True, seconds={"join training hybrid-0": 1.5})
+    append_realised(tmp_path, Realised(step=10, gain_s_per_step=8.0, t_iter_s=12.0, cost_s=31.0))
+    return tmp_path
+
+
+def test_refused_looks_are_in_it_and_applied_ones_have_their_realised_gain(run: Path) -> None:
+    refused, applied = read_decisions(run)
+    assert (refused["step"], refused["verdict"], refused["reason"]) == (5, "keep", "gain below the error of the forecast")
+    assert "realised_gain_s_per_step" not in refused
+    assert (applied["gain_s_per_step"], applied["realised_gain_s_per_step"], applied["realised_cost_s"]) == (10.0, 8.0, 31.0)
+    assert applied["cost_parts_s"] == {"drain_s": 30.0, "transfer_s": 0.0, "start_s": 30.0}
+    assert applied["action_s"] == {"join training hybrid-0": 1.5}
+    assert (applied["current"]["hybrids_training"], applied["candidate"]["hybrids_training"]) == (0, 1)
+
+
+def test_a_look_without_a_forecast_is_valid_json(run: Path) -> None:
+    append_decision(run, decision(15, t_iter_s=math.nan))
+    assert "NaN" not in (run / FILE_NAME).read_text()
+    assert read_decisions(run)[-1]["gain_s_per_step"] is None
+    assert "no forecast" in CliRunner().invoke(app, ["decisions", str(run)], env={"COLUMNS": "250"}).stdout
+
+
+def test_a_line_cut_off_by_a_crash_is_left_out(run: Path) -> None:
+    with (run / FILE_NAME).open("a") as file:
+        file.write('{"kind": "decision", "step": 15, "verd')
+    assert [row["step"] for row in read_decisions(run)] == [5, 10]
+
+
+def test_a_resumed_run_forgets_the_looks_that_it_takes_again(run: Path) -> None:
+    drop_decisions_from(run, 10)
+    assert [row["step"] for row in read_decisions(run)] == [5]
+    append_realised(run, Realised(step=10, gain_s_per_step=8.0, t_iter_s=12.0, cost_s=31.0))
+    assert [row["step"] for row in read_decisions(run)] == [5]
+
+
+def test_the_command_prints_one_json_object(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert CliRunner().invoke(app, ["decisions", str(run), "--json"]).exit_code == 0
+    printed = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert (printed["looks"], printed["switches"]) == (2, 1)
+    assert printed["decisions"] == read_decisions(run)
+
+
+def test_the_command_prints_a_table(run: Path) -> None:
+    append_outcome(run, 10, applied=False, seconds={}, error="no luck")
+    shown = CliRunner().invoke(app, ["decisions", str(run)], env={"COLUMNS": "250"}).stdout
+    assert "dp 2 (tp 1 pp 1) + 6 x tp1, 0 of 2 hybrids train" in shown
+    assert "rolled back" in shown
+    assert "2 looks, 1 switches" in shown
+
+
+def test_a_folder_that_is_no_run_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    refused = CliRunner().invoke(app, ["decisions", str(tmp_path)])
+    assert refused.exit_code == 2
+    assert "is not a run folder" in refused.stderr
