@@ -10,6 +10,7 @@ from libra_core.config.loading import data_folder
 from libra_core.workloads.dapo_math.answers import extract_answer
 from libra_core.workloads.dapo_math.grading import GraderPool
 from libra_core.workloads.dapo_math.problems import load_problems
+from libra_core.workloads.r2e_gym.image_instances import load_instances
 from libra_core.workloads.rows import read_rows
 from libra_core.workloads.search_r1.corpus_index import open_corpus
 from libra_core.workloads.search_r1.questions_file import load_questions
@@ -82,3 +83,9 @@ def test_gold_passages_are_found(tmp_path: Path) -> None:
         both += gold <= found
     print(f"HotpotQA-100, BM25 top 10 of 1,000: a gold passage {some} %, all gold passages {both} %")
     assert some >= 90
+
+
+def test_swe_bench_instances_load() -> None:
+    instances = load_instances(_file("swe_bench_dev_easy.json"))
+    assert [instance.package for instance in instances[:2]] == ["pydicom/pydicom", "pylint-dev/astroid"]
+    assert all(instance.issue and instance.tests and "diff --git" in instance.test_patch for instance in instances)
