@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Literal
 
-import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from libra_core.config.base import Section
-from libra_core.errors import ConfigError
+from libra_core.simulation.tables import load_table
 
 
 class Parameter(Section):
@@ -83,13 +82,4 @@ class WorkloadLaw(Section):
 
 def load_law(path: str | Path) -> WorkloadLaw:
     """Raises `ConfigError` with the file and the first mistake."""
-    try:
-        return WorkloadLaw.model_validate(yaml.safe_load(Path(path).read_text(encoding="utf-8")))
-    except OSError as error:
-        raise ConfigError(f"cannot read the workload {path}: {error.strerror}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-    except ValidationError as error:
-        detail = error.errors()[0]
-        name = ".".join(str(part) for part in detail["loc"])
-        raise ConfigError(f"{path}: {name or 'file'}: {detail['msg'][:1].lower() + detail['msg'][1:]}") from None
+    return load_table(path, WorkloadLaw, "workload")

@@ -1,14 +1,13 @@
 """Prompts of repositories to repair."""
 
-import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol, TypeVar
 
 from libra_core.types.ids import PromptId
 from libra_core.types.trajectory import Prompt
-from libra_core.workloads.chat import Chat, Message
-from libra_core.workloads.problem_order import row_at
+from libra_core.workloads.chat import Message
+from libra_core.workloads.epochs import EpochSource
 from libra_core.workloads.r2e_gym.tools import USAGE
 
 _SPLIT_SEED: Final = 1
@@ -31,32 +30,18 @@ class Issue(Protocol):
 Task = TypeVar("Task", bound=Issue)
 
 
-class IssueSource:
-    """Implements `ports.environment.PromptSource`: every task once per epoch, in an order of the seed's."""
+class IssueSource(EpochSource[Issue]):
+    """The task is the issue's text and how to use the tools."""
 
-    def __init__(self, chat: Chat, training: Sequence[Issue], heldout: Sequence[Issue], *, seed: int) -> None:
-        self._chat = chat
-        self._training = tuple(training)
-        self._heldout = tuple(heldout)
-        self._seed = seed
-
-    def training(self, start: int) -> Iterator[Prompt]:
-        """Endless; the first prompt has index `start`."""
-        for index in itertools.count(start):
-            yield self.prompt(self._training[row_at(len(self._training), self._seed, index)])
-
-    def heldout(self, count: int) -> Sequence[Prompt]:
-        return tuple(self.prompt(issue, "heldout/") for issue in self._heldout[:count])
-
-    def prompt(self, issue: Issue, prefix: str = "") -> Prompt:
-        message = Message(role="user", content=_INSTRUCTION.format(issue.issue, USAGE))
+    def prompt(self, row: Issue, prefix: str = "") -> Prompt:
+        message = Message(role="user", content=_INSTRUCTION.format(row.issue, USAGE))
         return Prompt(
-            prompt_id=PromptId(prefix + issue.key),
+            prompt_id=PromptId(prefix + row.key),
             token_ids=self._chat.prompt((message,)),
-            text=issue.issue,
+            text=row.issue,
             answers=(),
-            kind=prefix + issue.package,
-            instance=issue.key,
+            kind=prefix + row.package,
+            instance=row.key,
         )
 
 
