@@ -21,6 +21,7 @@ _SUMS = np.zeros((2, WIDTH), np.float32)
 """Of a row: the sum of its shares, and their mean as far as bins know it."""
 _SUMS[0, :BINS] = 1.0
 _SUMS[1, :BINS] = CENTRES
+_BINNED = _SUMS[1]
 _GENERAL = 3
 """Rows of what holds for all: ignorance, any turn, this turn."""
 _OWN = 2
@@ -44,21 +45,21 @@ def blend_states(
     below = plain[:general]
     by_returns = _on_top(below, weights, trust, range(own_from - 1, general - 1, -1))
     if own_from == count:
-        answer = np.dot(np.array(by_returns, np.float32), rows)
+        answer = np.array(by_returns, np.float32).dot(rows)
         return answer[:BINS], float(answer[TOKENS]), weights
     by_prompt = _on_top(below, weights, trust, range(min(first_both, count) - 1, own_from - 1, -1))
     if own_from == general:
-        answer = np.dot(np.array(by_prompt, np.float32), rows)
+        answer = np.array(by_prompt, np.float32).dot(rows)
         return answer[:BINS], float(answer[TOKENS]), weights
     both = [0.0] * count
     left = _pass_down(both, weights, trust, range(count - 1, first_both - 1, -1))
-    mixed = np.dot(np.array((plain, by_returns, by_prompt, both), np.float32), rows)
+    mixed = np.array((plain, by_returns, by_prompt, both), np.float32).dot(rows)
     witness = mixed[1]
     shares = witness * mixed[2]
     shares /= mixed[0]
-    total, binned = np.dot(_SUMS, shares).tolist()
+    total, binned = _SUMS.dot(shares).tolist()
     # histograms know means only to within their bins: keep the ratio of exact to binned mean of the better witness
-    exact = float(witness[TOKENS]) / float(np.dot(_SUMS[1], witness))
+    exact = float(witness[TOKENS]) / float(_BINNED.dot(witness))
     shares *= left / total
     shares += mixed[3]
     return shares[:BINS], left * exact * binned / total + float(mixed[3, TOKENS]), weights
@@ -70,14 +71,18 @@ def _trust(weights: list[float], shrinkage: Sequence[float], own_from: int, unit
     How far samples of a prompt agree says how far the prompt's length may be believed, not what one tool return among them
     means: the states of both have the general unit.
     """
-    trust, before = [0.0], 0.0
+    general, of_prompt = units
+    trust, before, last_of_prompt = [0.0], 0.0, own_from + 1
     for index in range(1, len(weights)):
         weight = weights[index]
-        of_prompt = index == own_from or index == own_from + 1
-        if weight <= 0.0 or (index >= _GENERAL and not of_prompt and weight >= _SAME * before):
+        if weight <= 0.0:
+            trust.append(0.0)
+        elif own_from <= index <= last_of_prompt:
+            trust.append(weight / (weight + shrinkage[index] * of_prompt))
+        elif index >= _GENERAL and weight >= _SAME * before:
             trust.append(0.0)
         else:
-            trust.append(weight / (weight + shrinkage[index] * units[of_prompt]))
+            trust.append(weight / (weight + shrinkage[index] * general))
         before = weight
     return trust
 

@@ -65,7 +65,7 @@ class ExpectedCost:
         self._tables.clear()
 
     def _cheapest(self, turn: TurnContext, home: EngineLoad | None, residual: Residual, slowdowns: dict[int, float]) -> int:
-        decode_s: list[float] = np.dot(self._table(turn.generated_tokens), residual.shares).tolist()
+        decode_s: list[float] = self._table(turn.generated_tokens).dot(residual.shares).tolist()
         if home is None:
             return min(slowdowns, key=lambda bucket: decode_s[bucket] * slowdowns[bucket])
         best, best_gain_s = home.bucket, 0.0
@@ -106,17 +106,15 @@ def _survey(engines: Sequence[EngineLoad], current: EngineId | None) -> tuple[En
     places = held = 0
     for engine in engines:
         capacity, load, bucket = engine.capacity, engine.in_flight, engine.bucket
-        if engine.engine_id == current:
-            home = engine
         if not capacity:
             unbounded.append(bucket)
-            continue
-        places += capacity
-        held += load
-        if load < capacity and engine is not home:
-            known = emptiest.get(bucket)
-            if known is None or load < known * capacity:
-                emptiest[bucket] = load / capacity
+        else:
+            places += capacity
+            held += load
+        if engine.engine_id == current:
+            home = engine
+        elif capacity and load < capacity * emptiest.get(bucket, 1.0):
+            emptiest[bucket] = load / capacity
     usual = held / places if places else 0.0
     for bucket in unbounded:
         emptiest[bucket] = min(usual, emptiest.get(bucket, usual))

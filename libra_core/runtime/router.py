@@ -136,7 +136,8 @@ class FleetRouter:
         return found
 
     async def save(self, *, at_once: bool = False) -> None:
-        """Write the tree beside the run when it has grown; at most every half a minute unless `at_once`."""
+        """Write the tree beside the run when it has grown; at most every half a minute in a thread, or `at_once` in this one,
+        where threads may all be taken by tools or have ended."""
         tree = self._tree
         if tree is None or self._writing or tree.learnt == self._written:
             return
@@ -145,7 +146,10 @@ class FleetRouter:
         self._writing, self._written_s = True, time.monotonic()
         try:
             learnt = tree.learnt
-            await asyncio.to_thread(lambda: write_tree(encode_tree(tree), tree_path(self._folder)))
+            if at_once:
+                write_tree(encode_tree(tree), tree_path(self._folder))
+            else:
+                await asyncio.to_thread(lambda: write_tree(encode_tree(tree), tree_path(self._folder)))
             self._written = learnt
         except OSError as error:
             logger.warning("the prefix tree could not be written to %s: %s; the run goes on", self._folder, error)

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from libra_core.config import LibraConfig
 from libra_core.config.loading import validate_config
 from libra_core.engines.verification.engine_model import SMALL, build_engine_model
 from libra_core.engines.weight_source import FileWeights
+from libra_core.ports.environment import Episode, TurnStops
 from libra_core.ports.routing import EngineLoad, TurnContext
 from libra_core.runtime import ray_cluster
 from libra_core.runtime.agent_loop import AgentLoop, AgentTools
@@ -26,6 +26,7 @@ from libra_core.runtime.specs import plan_of
 from libra_core.runtime.weights import PublicationOrder
 from libra_core.types.ids import EngineId, GroupId, PolicyVersion, PromptId, TrajectoryId
 from libra_core.types.trajectory import Prompt, ToolCall, ToolReturn, ToolStatus, Trajectory
+from libra_core.workloads.episodes import WaitingEpisode
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -38,21 +39,24 @@ STOPS = tuple(range(5, SMALL.vocab_size, 11))
 class EveryTurnCalls:
     """A tool call ends each turn; the tool's answer is a function of what was asked."""
 
-    def stop_token_ids(self) -> tuple[int, ...]:
-        return STOPS
+    def stops(self) -> TurnStops:
+        return TurnStops(token_ids=STOPS)
+
+    async def reset(self, prompt: Prompt) -> Episode:
+        return WaitingEpisode(self.answer)
 
     def parse_call(self, turn_token_ids: Sequence[int]) -> ToolCall | None:
         return ToolCall(tool="echo", argument=str(sum(turn_token_ids)))
 
-    def call_tool(self, prompt: Prompt, call: ToolCall) -> ToolReturn:
-        time.sleep(TOOL_S)
+    async def answer(self, call: ToolCall) -> ToolReturn:
+        await asyncio.sleep(TOOL_S)
         tokens = tuple((int(call.argument) * 7 + step) % SMALL.vocab_size for step in range(9))
         return ToolReturn(tool=call.tool, status=ToolStatus.OK, token_ids=tokens, duration_s=TOOL_S)
 
     def answer_failure(self, call: ToolCall, status: ToolStatus) -> ToolReturn:
         return ToolReturn(tool=call.tool, status=status, token_ids=(1,), duration_s=0.0)
 
-    def score(self, prompt: Prompt, trajectory: Trajectory) -> float:
+    async def score(self, prompt: Prompt, trajectory: Trajectory) -> float:
         return 0.0
 
     def render(self, token_ids: Sequence[int]) -> str:
@@ -144,32 +148,30 @@ async def run_all(
     for engine in world.engines:
         keeper.fleet.add(member_of(engine))
     await keeper.publish(PublicationOrder(version=PolicyVersion(1), source=world.weights))
-    with ThreadPoolExecutor(NUM_TRAJECTORIES) as threads:
-        tools = AgentTools(
-            environment=EveryTurnCalls(),
-            bind=keeper.fleet.bind,
-            foresee=keeper.fleet.foresee,
-            generate=keeper.fleet.generate,
-            release=keeper.fleet.release,
-            watch=router,
-            tool_threads=threads,
-            record=lambda *_: None,
-        )
-        greedy = world.config.rollout.model_copy(update={"temperature": 0.0})
-        loops = [
-            AgentLoop(
-                trajectory_id=TrajectoryId(f"t{number}"),
-                group_id=GroupId("g"),
-                order=number,
-                sample_index=0,
-                prompt=prompt,
-                config=greedy,
-                tools=tools,
-            ).run()
-            for number, prompt in enumerate(prompts())
-        ]
-        side = [during(keeper)] if during else []
-        trajectories, *_ = await asyncio.gather(asyncio.gather(*loops), *side)
+    tools = AgentTools(
+        environment=EveryTurnCalls(),
+        bind=keeper.fleet.bind,
+        foresee=keeper.fleet.foresee,
+        generate=keeper.fleet.generate,
+        release=keeper.fleet.release,
+        watch=router,
+        record=lambda *_: None,
+    )
+    greedy = world.config.rollout.model_copy(update={"temperature": 0.0})
+    loops = [
+        AgentLoop(
+            trajectory_id=TrajectoryId(f"t{number}"),
+            group_id=GroupId("g"),
+            order=number,
+            sample_index=0,
+            prompt=prompt,
+            config=greedy,
+            tools=tools,
+        ).run()
+        for number, prompt in enumerate(prompts())
+    ]
+    side = [during(keeper)] if during else []
+    trajectories, *_ = await asyncio.gather(asyncio.gather(*loops), *side)
     if tasks:
         await asyncio.wait(tasks, timeout=240)
     return list(trajectories), keeper

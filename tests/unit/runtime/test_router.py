@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,20 @@ def test_saving_is_rare_and_only_when_something_was_learnt(tmp_path: Path) -> No
     assert tree_path(tmp_path).stat().st_mtime_ns == written
     asyncio.run(target.save(at_once=True))
     assert tree_path(tmp_path).stat().st_mtime_ns > written
+
+
+def test_the_tree_is_saved_at_the_end_although_the_threads_of_tools_have_ended(tmp_path: Path) -> None:
+    target = router(tmp_path)
+    teach(target, 1)
+
+    async def end_of_a_run() -> None:
+        threads = ThreadPoolExecutor(1)
+        asyncio.get_running_loop().set_default_executor(threads)
+        threads.shutdown()
+        await target.save(at_once=True)
+
+    asyncio.run(end_of_a_run())
+    assert tree_path(tmp_path).exists()
 
 
 def test_a_report_counts_since_the_last_one(tmp_path: Path) -> None:
