@@ -2,13 +2,14 @@
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from libra_core.config.workload import R2EGymConfig
 from libra_core.errors import ConfigError, SandboxLostError
+from libra_core.workloads.r2e_gym.expected_outcomes import read_expected, read_outcomes
 from libra_core.workloads.rows import Row, read_rows
 from libra_core.workloads.sandbox.host import SandboxHost
 from libra_core.workloads.sandbox.types import Outcome, Sandbox, SandboxCommand
@@ -28,13 +29,18 @@ class ImageInstance:
     tests: tuple[str, ...]
     """Names that must pass; empty where the image brings its own `run_tests.sh`."""
     test_patch: str
+    expected: Mapping[str, str] | None = None
+    """Status of each test that `run_tests.sh` runs, where the instance states them; else the exit code decides."""
 
 
 def load_instances(path: Path) -> tuple[ImageInstance, ...]:
     """Raises `ConfigError` for a file that cannot be read, is empty, or has a row of no known schema."""
     instances: list[ImageInstance] = []
     for number, row in enumerate(read_rows(path), start=1):
-        instance = _swe_bench(row) or _r2e(row)
+        try:
+            instance = _swe_bench(row) or _r2e(row)
+        except ValueError as error:
+            raise ConfigError(f"{path}, row {number} cannot be read: {error}") from None
         if instance is None:
             keys = ", ".join(sorted(row)) or "no keys"
             raise ConfigError(f"{path}, row {number} is of no known schema: it has {keys}; known are {_KNOWN}")
@@ -64,7 +70,9 @@ def _r2e(row: Row) -> ImageInstance | None:
         return None
     package = str(row.get("repo_name") or "r2e_gym")
     key = f"{package}/{row.get('commit_hash') or image}"
-    return ImageInstance(key=key, package=package, issue=issue, image=image, tests=(), test_patch="")
+    stated = row.get("expected_output_json")
+    expected = read_expected(stated) if isinstance(stated, str) else None
+    return ImageInstance(key=key, package=package, issue=issue, image=image, tests=(), test_patch="", expected=expected)
 
 
 def _names(value: Any) -> Sequence[str]:
@@ -103,7 +111,9 @@ class ImageRepositories:
             result = await sandbox.run(shell(pytest_command(chosen)))
         finally:
             await sandbox.close()
-        return result.outcome is Outcome.EXITED and result.exit_code == 0
+        if result.outcome is not Outcome.EXITED:
+            return False
+        return result.exit_code == 0 if chosen.expected is None else read_outcomes(result.output) == chosen.expected
 
 
 def image_of(instance: ImageInstance, template: str | None) -> str:
@@ -118,7 +128,7 @@ def image_of(instance: ImageInstance, template: str | None) -> str:
 
 
 def pytest_command(instance: ImageInstance) -> str:
-    """The named tests by pytest in SWE-bench's environment, or R2E-Gym's own script; the exit code decides."""
+    """The named tests by pytest in SWE-bench's environment, or R2E-Gym's own script."""
     if not instance.tests:
         return "bash run_tests.sh"
     names = " ".join(shlex.quote(name) for name in instance.tests)

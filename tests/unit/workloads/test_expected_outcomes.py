@@ -1,0 +1,80 @@
+"""R2E-Gym's verdict: the tests end as the instance says, not all of them passing."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from libra_core.config.workload import R2EGymConfig
+from libra_core.errors import ConfigError
+from libra_core.workloads.r2e_gym.expected_outcomes import read_expected, read_outcomes
+from libra_core.workloads.r2e_gym.image_instances import ImageRepositories, load_instances
+from libra_core.workloads.sandbox.types import Outcome, SandboxCommand, SandboxResult
+
+LOG = """
+=================== FAILURES ===================
+PASSED r2e_tests/test_1.py::test_never_ran
+=========================== short test summary info ============================
+PASSED r2e_tests/test_1.py::TestCodec::test_reads[a::b]
+PASSED r2e_tests/test_1.py::test_plain
+FAILED r2e_tests/test_1.py::test_old - AssertionError: 1 - 2
+ERROR r2e_tests/test_2.py - ImportError
+\x1b[31mFAILED\x1b[0m r2e_tests/test_1.py::test_red - boom
+=================== 2 failed, 2 passed, 1 error in 0.10s ===================
+"""
+OUTCOMES = {"TestCodec.test_reads[a.b]": "PASSED", "test_plain": "PASSED", "test_old": "FAILED", "test_red": "FAILED"}
+ROW = {"docker_image": "r2e/image:1", "problem_statement": "Bad.", "repo_name": "r", "commit_hash": "c"}
+
+
+def test_the_summary_gives_a_status_to_every_named_test() -> None:
+    assert read_outcomes(LOG) == OUTCOMES
+
+
+def test_a_log_without_a_summary_has_no_outcomes() -> None:
+    assert read_outcomes("PASSED a.py::test_x") == {}
+
+
+def test_expected_names_lose_colours_and_reasons() -> None:
+    text = json.dumps({"\x1b[1mtest_plain\x1b[0m": "PASSED", "test_old - AssertionError": "FAILED", "": "ERROR"})
+    assert read_expected(text) == {"test_plain": "PASSED", "test_old": "FAILED"}
+
+
+@pytest.mark.parametrize("text", ["[1]", "{"])
+def test_what_is_no_object_is_refused_with_its_row(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({**ROW, "expected_output_json": text}))
+    with pytest.raises(ConfigError, match="row 1 cannot be read"):
+        load_instances(path)
+
+
+class Container:
+    """Applies patches and prints a log for the tests, which end with exit code 1, since some are expected to fail."""
+
+    def __init__(self, log: str) -> None:
+        self._log = log
+
+    async def run(self, command: SandboxCommand) -> SandboxResult:
+        tests = "run_tests.sh" in command.argv[-1]
+        return SandboxResult(
+            outcome=Outcome.EXITED, exit_code=1 if tests else 0, output=self._log if tests else "", duration_s=0.0
+        )
+
+    async def close(self) -> None:
+        pass
+
+
+class Host:
+    def __init__(self, log: str) -> None:
+        self._log = log
+
+    async def open_image(self, image: str) -> Container:
+        return Container(self._log)
+
+
+@pytest.mark.parametrize(("change", "passes"), [({}, True), ({"test_plain": "FAILED"}, False), ({"test_more": "PASSED"}, False)])
+def test_an_instance_passes_when_every_test_ends_as_expected(change: dict[str, str], passes: bool, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({**ROW, "expected_output_json": json.dumps({**OUTCOMES, **change})}))
+    repositories = ImageRepositories(load_instances(path), R2EGymConfig(), Host(LOG))  # type: ignore[arg-type]
+    assert asyncio.run(repositories.passes("r/c", "diff")) is passes
