@@ -15,6 +15,9 @@ from libra_core.workloads.sandbox.host import SandboxHost
 from libra_core.workloads.sandbox.types import Outcome, Sandbox, SandboxCommand
 
 _KNOWN: Final = "SWE-bench (instance_id, problem_statement, FAIL_TO_PASS) and R2E-Gym (docker_image, problem_statement)"
+_HIDDEN: Final = "r2e_tests"
+"""In the root of an R2E-Gym image; its script looks for it in the repository."""
+_RUNNER: Final = "run_tests.sh"
 _ACTIVATE: Final = "if [ -f /opt/miniconda3/bin/activate ]; then . /opt/miniconda3/bin/activate testbed; fi"
 
 
@@ -90,16 +93,21 @@ class ImageRepositories:
         self._host = host
 
     async def open(self, instance: str) -> Sandbox:
-        sandbox = await self._host.open_image(image_of(self._instances[instance], self._settings.image))
-        return _InFolder(sandbox, self._settings.repo_folder)
+        """Without the hidden tests that R2E-Gym's images carry."""
+        sandbox = await self._fresh(instance)
+        if not self._instances[instance].tests:
+            await sandbox.run(shell(f"rm -rf /{_HIDDEN} {_HIDDEN} {_RUNNER}"))
+        return sandbox
 
     async def collect(self, sandbox: Sandbox, instance: str) -> str:
-        result = await sandbox.run(shell("git add -A && git diff --cached --binary HEAD"))
+        """What changed, but for the hidden tests."""
+        paths = f"-- . ':!{_HIDDEN}' ':!{_RUNNER}'"
+        result = await sandbox.run(shell(f"git add -A && git diff --cached --binary HEAD {paths}"))
         return result.output if result.exit_code == 0 and result.outcome is Outcome.EXITED else ""
 
     async def passes(self, instance: str, submission: str) -> bool:
         chosen = self._instances[instance]
-        sandbox = await self.open(instance)
+        sandbox = await self._fresh(instance)
         try:
             applied = await sandbox.run(shell("git apply --whitespace=nowarn -", submission))
             if applied.exit_code != 0:
@@ -114,6 +122,10 @@ class ImageRepositories:
         if result.outcome is not Outcome.EXITED:
             return False
         return result.exit_code == 0 if chosen.expected is None else read_outcomes(result.output) == chosen.expected
+
+    async def _fresh(self, instance: str) -> Sandbox:
+        sandbox = await self._host.open_image(image_of(self._instances[instance], self._settings.image))
+        return _InFolder(sandbox, self._settings.repo_folder)
 
 
 def image_of(instance: ImageInstance, template: str | None) -> str:
@@ -130,7 +142,7 @@ def image_of(instance: ImageInstance, template: str | None) -> str:
 def pytest_command(instance: ImageInstance) -> str:
     """The named tests by pytest in SWE-bench's environment, or R2E-Gym's own script."""
     if not instance.tests:
-        return "bash run_tests.sh"
+        return f"[ -e {_HIDDEN} ] || ln -s /{_HIDDEN} {_HIDDEN}; bash {_RUNNER}"
     names = " ".join(shlex.quote(name) for name in instance.tests)
     return f"{_ACTIVATE}; python -m pytest -q -p no:cacheprovider {names}"
 

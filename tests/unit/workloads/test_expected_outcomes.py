@@ -53,9 +53,11 @@ class Container:
 
     def __init__(self, log: str) -> None:
         self._log = log
+        self.scripts: list[str] = []
 
     async def run(self, command: SandboxCommand) -> SandboxResult:
-        tests = "run_tests.sh" in command.argv[-1]
+        self.scripts.append(command.argv[-1])
+        tests = "bash run_tests.sh" in command.argv[-1]
         return SandboxResult(
             outcome=Outcome.EXITED, exit_code=1 if tests else 0, output=self._log if tests else "", duration_s=0.0
         )
@@ -67,9 +69,11 @@ class Container:
 class Host:
     def __init__(self, log: str) -> None:
         self._log = log
+        self.opened: list[Container] = []
 
     async def open_image(self, image: str) -> Container:
-        return Container(self._log)
+        self.opened.append(Container(self._log))
+        return self.opened[-1]
 
 
 @pytest.mark.parametrize(("change", "passes"), [({}, True), ({"test_plain": "FAILED"}, False), ({"test_more": "PASSED"}, False)])
@@ -78,3 +82,21 @@ def test_an_instance_passes_when_every_test_ends_as_expected(change: dict[str, s
     path.write_text(json.dumps({**ROW, "expected_output_json": json.dumps({**OUTCOMES, **change})}))
     repositories = ImageRepositories(load_instances(path), R2EGymConfig(), Host(LOG))  # type: ignore[arg-type]
     assert asyncio.run(repositories.passes("r/c", "diff")) is passes
+
+
+def test_the_policy_sees_no_hidden_test_and_the_verdict_does(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({**ROW, "expected_output_json": json.dumps(OUTCOMES)}))
+    host = Host(LOG)
+    repositories = ImageRepositories(load_instances(path), R2EGymConfig(), host)  # type: ignore[arg-type]
+
+    async def play() -> bool:
+        sandbox = await repositories.open("r/c")
+        return await repositories.passes("r/c", await repositories.collect(sandbox, "r/c"))
+
+    assert asyncio.run(play())
+    agent, judge = host.opened
+    assert agent.scripts[0] == "rm -rf /r2e_tests r2e_tests run_tests.sh"
+    assert "':!r2e_tests' ':!run_tests.sh'" in agent.scripts[1]
+    assert not [script for script in judge.scripts if script.startswith("rm ")]
+    assert "ln -s /r2e_tests r2e_tests" in judge.scripts[-1]
