@@ -14,6 +14,7 @@ import hmac
 import secrets
 import socket
 import struct
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -53,16 +54,17 @@ def greet(connected: socket.socket, secret: bytes, hello: Hello, *, deadline_s: 
     Raises:
         ElasticError: the other side does not hold the secret, refuses, or does not answer in time.
     """
+    end_s = time.monotonic() + deadline_s
     connected.settimeout(deadline_s)
     ours = secrets.token_bytes(_NONCE)
     try:
         connected.sendall(_MAGIC + hello.encode() + ours)
-        theirs, proof = _take(connected, _NONCE), _take(connected, _DIGEST)
+        theirs, proof = _take(connected, _NONCE, end_s), _take(connected, _DIGEST, end_s)
         if not hmac.compare_digest(proof, _proof(secret, b"core", hello, ours, theirs)):
             raise ElasticError("the core's side channel does not hold this run's secret; is it that of another run?")
         connected.sendall(_proof(secret, b"replica", hello, ours, theirs))
-        (length,) = _LENGTH.unpack(_take(connected, _LENGTH.size))
-        refusal = _take(connected, length).decode("utf-8", "replace")
+        (length,) = _LENGTH.unpack(_take(connected, _LENGTH.size, end_s))
+        refusal = _take(connected, length, end_s).decode("utf-8", "replace")
     except OSError as error:
         raise ElasticError(f"no answer from the core's side channel within {deadline_s:.0f} s: {error}") from error
     if refusal:
@@ -75,14 +77,15 @@ def admit(connected: socket.socket, secret: bytes, objection: Callable[[Hello], 
     Raises:
         ElasticError: the peer does not speak the protocol, does not hold the secret, is refused, or does not answer in time.
     """
+    end_s = time.monotonic() + deadline_s
     connected.settimeout(deadline_s)
     try:
-        if _take(connected, len(_MAGIC)) != _MAGIC:
+        if _take(connected, len(_MAGIC), end_s) != _MAGIC:
             raise ElasticError("a stranger connected to the side channel")
-        hello = Hello.decode(_take(connected, _HELLO.size))
-        theirs, ours = _take(connected, _NONCE), secrets.token_bytes(_NONCE)
+        hello = Hello.decode(_take(connected, _HELLO.size, end_s))
+        theirs, ours = _take(connected, _NONCE, end_s), secrets.token_bytes(_NONCE)
         connected.sendall(ours + _proof(secret, b"core", hello, theirs, ours))
-        if not hmac.compare_digest(_take(connected, _DIGEST), _proof(secret, b"replica", hello, theirs, ours)):
+        if not hmac.compare_digest(_take(connected, _DIGEST, end_s), _proof(secret, b"replica", hello, theirs, ours)):
             raise ElasticError("a peer without this run's secret connected to the side channel")
         refusal = objection(hello)
         words = refusal.encode()[: 1 << 10]
@@ -98,9 +101,14 @@ def _proof(secret: bytes, side: bytes, hello: Hello, replica_nonce: bytes, core_
     return hmac.digest(secret, side + hello.encode() + replica_nonce + core_nonce, "sha256")
 
 
-def _take(connected: socket.socket, size: int) -> bytes:
+def _take(connected: socket.socket, size: int, end_s: float) -> bytes:
+    """The deadline is that of the whole handshake: a peer that sends a byte now and then does not move it."""
     taken = bytearray()
     while len(taken) < size:
+        left_s = end_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("timed out")
+        connected.settimeout(left_s)
         part = connected.recv(size - len(taken))
         if not part:
             raise ElasticError("a peer left in the middle of the handshake")
