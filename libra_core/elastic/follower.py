@@ -51,9 +51,12 @@ class Follower:
         self._closed: str | None = None
         self._wires: list[Wire] = []
         try:
-            self._wires += [self._connect(address) for address in addresses]
+            for address in addresses:
+                self._wires.append(self._connect(address))
         except ElasticError:
             self.close("the connection to the core failed")
+            for wire in self._wires[:1]:  # the leader's: there is no reader yet that would free it
+                wire.free_incoming()
             raise
         self._leader = self._wires[0]
         threading.Thread(target=self._read, name=f"follower-{hello.slot}", daemon=True).start()

@@ -3,6 +3,7 @@
 import socket
 import struct
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,7 +16,7 @@ from libra_core.elastic.follower import Follower
 from libra_core.elastic.handshake import Hello, admit, greet
 from libra_core.elastic.spec import ElasticSpec
 from libra_core.elastic.wire import DType, Head, Kind
-from libra_core.errors import ConfigError, DeadlineError, ElasticError
+from libra_core.errors import DeadlineError, ElasticError
 
 ITEMS = 1000
 SECRET = b"s" * 32
@@ -326,6 +327,18 @@ def test_a_proof_cannot_be_replayed_on_another_connection() -> None:
     theirs.close()
 
 
+def test_a_replica_that_one_rank_refuses_leaves_the_others_too() -> None:
+    with core() as leader, core(leads=frozenset()) as other:
+        follow(other, epoch=2)
+        until(lambda: 0 in other.links())
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always", ResourceWarning)
+            with pytest.raises(ElasticError, match="epoch 1 is stale"):
+                Follower(SPEC, SHARD, HELLO, [leader.address, other.address])
+        assert [str(warning.message) for warning in seen] == [], "closed, not left to the garbage collector"
+        until(lambda: 0 in leader.links() and leader.links()[0].closed is not None)
+
+
 @pytest.mark.parametrize(
     ("hello", "why"),
     [
@@ -371,15 +384,3 @@ def test_no_core_and_a_silent_core_are_told_in_sentences() -> None:
         follower.close()
     with pytest.raises(ElasticError, match=f"no core listens on {address[0]}"):
         Follower(SPEC, SHARD, HELLO, [address])
-
-
-@pytest.mark.parametrize("host", ["", "0.0.0.0", "::"])
-def test_the_channel_is_bound_to_one_interface(host: str) -> None:
-    with pytest.raises(ConfigError, match="may not listen on every interface"):
-        ElasticSpec(secret=SECRET, slots=1, host=host)
-
-
-def test_a_short_secret_is_refused_and_none_is_shown() -> None:
-    with pytest.raises(ConfigError, match="has 3 bytes, at least 32"):
-        ElasticSpec(secret=b"abc", slots=1)
-    assert "secret" not in repr(SPEC)

@@ -1,9 +1,10 @@
-"""Where a hybrid replica's shards connect, and buffers that several senders hold."""
+"""What the side channel is told, where a hybrid replica's shards connect, and buffers that several senders hold."""
 
 import pytest
 
 from libra_core.elastic.buffers import BufferPool
-from libra_core.elastic.spec import Address, shard_endpoints
+from libra_core.elastic.spec import Address, ElasticSpec, shard_endpoints
+from libra_core.errors import ConfigError
 
 
 def addresses(count: int) -> list[Address | None]:
@@ -40,3 +41,15 @@ def test_a_buffer_comes_back_when_the_last_holder_lets_go() -> None:
     assert pool.take() is not buffer
     buffer.release()
     assert pool.take() is buffer
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "::"])
+def test_the_channel_is_bound_to_one_interface(host: str) -> None:
+    with pytest.raises(ConfigError, match="may not listen on every interface"):
+        ElasticSpec(secret=b"s" * 32, slots=1, host=host)
+
+
+def test_a_short_secret_is_refused_and_none_is_shown() -> None:
+    with pytest.raises(ConfigError, match="has 3 bytes, at least 32"):
+        ElasticSpec(secret=b"abc", slots=1)
+    assert "secret" not in repr(ElasticSpec(secret=b"s" * 32, slots=1))
