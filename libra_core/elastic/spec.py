@@ -1,12 +1,13 @@
 """What the two ends of the side channel are told when they start."""
 
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 
 from libra_core.elastic.handshake import SECRET_BYTES
 from libra_core.errors import ConfigError
 
-ANY_INTERFACE = ("", "0.0.0.0", "::", "*")
 Address = tuple[str, int]
 
 
@@ -30,7 +31,7 @@ class ElasticSpec:
     """Parameters are compared at activation and every so many steps."""
 
     def __post_init__(self) -> None:
-        if self.host in ANY_INTERFACE:
+        if _is_any_interface(self.host):
             raise ConfigError(
                 f"the side channel may not listen on every interface ({self.host!r}); give the address of the cluster's own"
             )
@@ -67,3 +68,14 @@ def shard_endpoints(
             found = [addresses[column + tp * (rank + dp * stage)] for rank in order]
             shards.append(tuple(address for address in found if address is not None))
     return tuple(shards)
+
+
+def _is_any_interface(host: str) -> bool:
+    """However it is written: `0` and `0x0` are 0.0.0.0 to the system. A name is none."""
+    if host in ("", "*"):
+        return True
+    try:
+        found = socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        return False
+    return any(ip_address(str(address[0])).is_unspecified for *_, address in found)

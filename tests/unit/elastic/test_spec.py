@@ -43,7 +43,7 @@ def test_a_buffer_comes_back_when_the_last_holder_lets_go() -> None:
     assert pool.take() is buffer
 
 
-@pytest.mark.parametrize("host", ["", "0.0.0.0", "::"])
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "::", "0", "0x0", "0.0", "::0", "*"])
 def test_the_channel_is_bound_to_one_interface(host: str) -> None:
     with pytest.raises(ConfigError, match="may not listen on every interface"):
         ElasticSpec(secret=b"s" * 32, slots=1, host=host)
