@@ -22,8 +22,10 @@ _PREFIX = struct.Struct("<4sBHIqBBB")
 _TENSOR = struct.Struct("<BQ")
 _ITEM_BYTES = {0: 4, 1: 8}
 _MOST_TENSORS = 4
-_MOST_BYTES = 1 << 40
+_MOST_ITEMS = 1 << 40
 _SCRATCH = 1 << 16
+_LEAST_TIMEOUT_S = 1e-3
+"""0 would make a socket non-blocking."""
 
 
 class Kind(IntEnum):
@@ -87,14 +89,14 @@ class Wire:
         self._poll.register(connected, select.POLLIN)
         self._frame_deadline_s = frame_deadline_s
 
-    def send(self, head: Head, tensors: Sequence[memoryview] = (), *, deadline_s: float | None = None) -> None:
+    def send(self, head: Head, tensors: Sequence[memoryview] = ()) -> None:
         """Raises `ElasticError` when the peer is gone or does not take the whole message in time."""
         assert tuple(len(tensor) for tensor in tensors) == head.tensor_bytes, "tensors do not have the size that the head states"
-        self._outgoing.settimeout(self._frame_deadline_s if deadline_s is None else deadline_s)
+        end_s = time.monotonic() + self._frame_deadline_s
         try:
-            self._outgoing.sendall(head.encode())
-            for tensor in tensors:
-                self._outgoing.sendall(tensor)
+            for part in (head.encode(), *tensors):
+                self._outgoing.settimeout(max(_LEAST_TIMEOUT_S, end_s - time.monotonic()))
+                self._outgoing.sendall(part)
         except OSError as error:
             raise ElasticError(
                 f"{head.kind.name.lower()} of step {head.step} could not be sent: {error or 'peer gone'}"
@@ -146,7 +148,7 @@ class Wire:
         layout = struct.Struct(f"<{num_ints}q{num_floats}d")
         numbers = layout.unpack(self._take(layout.size, end_s))
         tensors = [_TENSOR.unpack(self._take(_TENSOR.size, end_s)) for _ in range(num_tensors)]
-        if any(dtype not in _ITEM_BYTES or count > _MOST_BYTES for dtype, count in tensors):
+        if any(dtype not in _ITEM_BYTES or count > _MOST_ITEMS for dtype, count in tensors):
             raise ElasticError(f"the peer announces tensors that cannot be: {tensors}")
         return Head(
             kind=Kind(kind),
