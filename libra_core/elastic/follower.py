@@ -11,12 +11,11 @@ from libra_core.elastic.buffers import Buffer, BufferPool
 from libra_core.elastic.endpoint import Shard
 from libra_core.elastic.handshake import Hello, greet
 from libra_core.elastic.spec import Address, ElasticSpec
-from libra_core.elastic.wire import DType, Head, Kind, Wire
+from libra_core.elastic.wire import SEGMENT_INTS, DType, Head, Kind, Wire
 from libra_core.errors import DeadlineError, ElasticError
 
 _CONNECT_S = 10.0
 _LOOK_S = 0.5
-_SEGMENT_INTS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +185,7 @@ class Follower:
             return Received(head=head, tensors=(buffer.view,), buffer=buffer)
         if head.kind is Kind.SNAPSHOT:
             segments, values = head.tensor_bytes if len(head.tensors) == 2 else (0, 0)
-            if not 0 < values <= self._shard.snapshot_items * 4 or segments > self._shard.snapshot_items * 8 * _SEGMENT_INTS:
+            if not 0 < values <= self._shard.snapshot_items * 4 or segments > self._shard.snapshot_items * 8 * SEGMENT_INTS:
                 raise ElasticError(f"the core sent a snapshot of {head.tensor_bytes} bytes, which this shard cannot hold")
             return Received(head=head, tensors=(memoryview(bytearray(segments)), memoryview(bytearray(values))))
         return Received(head=head)

@@ -127,14 +127,13 @@ _BY_SIGNAL: Mapping[tuple[State, Signal], Edge] = {(edge.source, edge.signal): e
 class Deadlines:
     """Seconds that a member may stay in a state; serving, active and failed have none.
 
-    An active member is bounded by the core instead, which waits `contribution_s` for it in each step and then drops it.
+    An active member is bounded by the core instead, which waits `ElasticSpec.contribution_s` for it in each step, then drops it.
     """
 
     drain_s: float = 120.0
     snapshot_s: float = 120.0
     replay_s: float = 300.0
     leave_s: float = 300.0
-    contribution_s: float = 30.0
 
     def of(self, state: State) -> float | None:
         limits = {

@@ -38,30 +38,25 @@ class SampleBook:
 
     def take_back(self, step: int, slot: int) -> tuple[int, ...]:
         """What a lost replica held waits again, in time to be leased to the core in the same step."""
-        back = tuple(sample for sample, lease in self.leased.items() if (lease.step, lease.slot) == (step, slot))
-        for sample in back:
-            del self.leased[sample]
-        self.waiting[:0] = back
-        return back
+        return self._wait_again(sample for sample, lease in self.leased.items() if (lease.step, lease.slot) == (step, slot))
 
     def settle(self, step: int, counted: Mapping[int, int]) -> tuple[int, ...]:
         """Close a step whose gradient holds the core's samples and those of `counted`, slot to epoch.
 
         What others hold of this step goes back to the front of the queue and is returned. Settling a step again changes nothing.
         """
-        back: list[int] = []
         for sample, lease in [item for item in self.leased.items() if item[1].step == step]:
-            del self.leased[sample]
             if lease.slot == CORE or counted.get(lease.slot) == lease.epoch:
+                del self.leased[sample]
                 self.trained[sample] = step
-            else:
-                back.append(sample)
-        self.waiting[:0] = back
-        return tuple(back)
+        return self.discard(step)
 
     def discard(self, step: int) -> tuple[int, ...]:
         """A step that is void: everything handed out for it waits again."""
-        back = tuple(sample for sample, lease in self.leased.items() if lease.step == step)
+        return self._wait_again(sample for sample, lease in self.leased.items() if lease.step == step)
+
+    def _wait_again(self, samples: Iterable[int]) -> tuple[int, ...]:
+        back = tuple(samples)
         for sample in back:
             del self.leased[sample]
         self.waiting[:0] = back

@@ -18,6 +18,8 @@ from enum import IntEnum
 from libra_core.errors import ElasticError
 
 MAGIC = b"LBE1"
+SEGMENT_INTS = 3
+"""Parameter, start, items: a row of a snapshot's first tensor, which says where the items of its second belong."""
 _PREFIX = struct.Struct("<4sBHIqBBB")
 _TENSOR = struct.Struct("<BQ")
 _ITEM_BYTES = {0: 4, 1: 8}

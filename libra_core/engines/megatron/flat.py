@@ -15,10 +15,10 @@ from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.optimizer.optimizer import Float16OptimizerWithFloat16Params
 from torch import Tensor
 
+from libra_core.elastic.wire import SEGMENT_INTS
 from libra_core.engines.megatron.model import TrainedModel
 from libra_core.errors import ElasticError
 
-SEGMENT_INTS = 3
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
