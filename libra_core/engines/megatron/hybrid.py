@@ -103,6 +103,7 @@ class HybridReplica:
         try:
             report = self._join(epoch, started, started + deadline_s)
         except (ElasticError, DeadlineError):
+            self.close()  # else the core could activate it, and would wait for what it never sends
             self._agree(ready=False)
             raise
         self._agree(ready=True)
