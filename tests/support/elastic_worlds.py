@@ -103,13 +103,7 @@ def run_elastic(
     core: TrainerSpec, folder: Path, hybrids: Sequence[HybridScript] = (), script: CoreScript | None = None
 ) -> Outcome:
     """A core run with these replicas; `core.elastic` says how the side channel is set up."""
-    layout = core.training.layout
-    replica = replace(
-        core,
-        elastic=None,
-        world_size=layout.tp * layout.pp,
-        training=core.training.model_copy(update={"layout": layout.model_copy(update={"dp": 1, "distributed_optimizer": False})}),
-    )
+    replica = one_replica(core)
     script, hybrids = script or CoreScript(), tuple(hybrids)
     with Processes() as processes:
         ranks = processes.start(core_rank, core, str(folder), script, hybrids)
