@@ -54,11 +54,11 @@ class CoreEndpoint:
     `changed` guards the table of links and every link's state.
     """
 
-    def __init__(self, spec: ElasticSpec, shard: Shard, serves: Serves, *, port: int = 0) -> None:
-        """Listen; 0 takes any free port.
+    def __init__(self, spec: ElasticSpec, shard: Shard, serves: Serves) -> None:
+        """Listen on any free port.
 
         Raises:
-            ResourceError: the address cannot be listened on.
+            ResourceError: the host is no address of this machine.
         """
         self._spec, self._shard, self._serves = spec, shard, serves
         self.changed = threading.Condition()
@@ -71,9 +71,11 @@ class CoreEndpoint:
         self._snapshots = BufferPool(shard.snapshot_items * _FLOAT_BYTES)
         self._handshakes = threading.BoundedSemaphore(_MOST_HANDSHAKES)
         try:
-            self._listener = socket.create_server((spec.host, port))
+            self._listener = socket.create_server((spec.host, 0))
         except OSError as error:
-            raise ResourceError(f"the side channel cannot listen on {spec.host}:{port} ({error}); choose another port") from error
+            raise ResourceError(
+                f"the side channel cannot listen on {spec.host} ({error}); give the address of one of this machine's interfaces"
+            ) from error
         self.address: Address = self._listener.getsockname()[:2]
         threading.Thread(target=self._accept, name="elastic-listener", daemon=True).start()
 

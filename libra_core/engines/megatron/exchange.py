@@ -30,6 +30,7 @@ from libra_core.elastic.wire import DType, Head, Kind
 from libra_core.engines.megatron import flat
 from libra_core.engines.megatron.checkpoint import fill_adam_state
 from libra_core.engines.megatron.model import TrainedModel
+from libra_core.engines.megatron.step import StepSums
 from libra_core.engines.megatron.world import World
 
 if TYPE_CHECKING:
@@ -38,8 +39,7 @@ if TYPE_CHECKING:
 
 _CONTRIBUTION_INTS = 3
 """Loss weight, micro-batches, tokens of the share."""
-_CONTRIBUTION_FLOATS = 7
-"""`StepSums.portable`."""
+_CONTRIBUTION_FLOATS = len(StepSums().portable())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +62,8 @@ class CoreExchange:
     """Owned by the trainer of its rank. Core data-parallel rank `slot % dp` leads a slot; with a distributed optimizer every rank
     serves its slice of the snapshot."""
 
-    def __init__(self, spec: ElasticSpec, world: World, model: TrainedModel, port: int = 0) -> None:
-        """Raises `ResourceError` when the port is taken."""
+    def __init__(self, spec: ElasticSpec, world: World, model: TrainedModel) -> None:
+        """Raises `ResourceError` when the side channel's host is no address of this machine."""
         self._spec, self._world, self._model = spec, world, model
         self._pp_rank = parallel_state.get_pipeline_model_parallel_rank()
         self.active: dict[int, int] = {}
@@ -81,7 +81,7 @@ class CoreExchange:
         self._leads = frozenset(slot for slot in range(spec.slots) if slot % world.dp_size == world.dp_rank)
         self._serves = frozenset(range(spec.slots)) if self._distributed else self._leads
         serves = Serves(leads=self._leads, snapshots=self._serves)
-        self._endpoint = CoreEndpoint(spec, self._shard(), serves, port=port) if self._serves else None
+        self._endpoint = CoreEndpoint(spec, self._shard(), serves) if self._serves else None
 
     @property
     def address(self) -> Address | None:

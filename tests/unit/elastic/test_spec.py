@@ -3,8 +3,9 @@
 import pytest
 
 from libra_core.elastic.buffers import BufferPool
+from libra_core.elastic.endpoint import CoreEndpoint, Serves, Shard
 from libra_core.elastic.spec import Address, ElasticSpec, shard_endpoints
-from libra_core.errors import ConfigError
+from libra_core.errors import ConfigError, ResourceError
 
 
 def addresses(count: int) -> list[Address | None]:
@@ -53,3 +54,10 @@ def test_a_short_secret_is_refused_and_none_is_shown() -> None:
     with pytest.raises(ConfigError, match="has 3 bytes, at least 32"):
         ElasticSpec(secret=b"abc", slots=1)
     assert "secret" not in repr(ElasticSpec(secret=b"s" * 32, slots=1))
+
+
+def test_a_host_of_another_machine_is_refused_in_a_sentence() -> None:
+    elsewhere = ElasticSpec(secret=b"s" * 32, slots=1, host="192.0.2.1")
+    shard = Shard(tp_rank=0, pp_rank=0, fingerprint=b"f" * 32, gradient_items=1, snapshot_items=3)
+    with pytest.raises(ResourceError, match=r"cannot listen on 192\.0\.2\.1 .* one of this machine's interfaces"):
+        CoreEndpoint(elsewhere, shard, Serves(leads=frozenset({0}), snapshots=frozenset({0})))
