@@ -5,6 +5,7 @@ Homogeneous fleets only; a mixed fleet that runs has no moves here.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import inf, isfinite
 
 from libra_core.errors import ConfigError
 from libra_core.planning.candidates import Bench, Choice, candidate_of, open_bench, options_of
@@ -120,7 +121,7 @@ def choose(looks: Iterable[Look], policy: ReplanPolicy, past: PastLooks) -> Deci
     paying = [decision for decision in decisions if decision.verdict is Verdict.SWITCH]
     if paying:
         return min(paying, key=lambda decision: (decision.cost.total_s, -decision.gain_s_per_step))
-    return max(decisions, key=lambda decision: decision.gain_s_per_step)
+    return max(decisions, key=lambda decision: decision.gain_s_per_step if isfinite(decision.gain_s_per_step) else -inf)
 
 
 def _possible(plan: Plan) -> bool:

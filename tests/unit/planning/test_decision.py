@@ -137,3 +137,8 @@ def test_every_switch_repays_and_is_above_the_error(
         assert since is None or since >= POLICY.cooldown_steps
     else:
         assert decision.reason is not Reason.PAYS
+
+
+def test_of_moves_that_do_not_pay_one_without_a_forecast_is_not_the_answer() -> None:
+    looks = [look(SLOW, candidate(TRAINING, seconds)) for seconds in (math.nan, 19.5, 19.9)]
+    assert choose(looks, POLICY, NEVER).gain_s_per_step == pytest.approx(0.5)
