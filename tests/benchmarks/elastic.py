@@ -236,8 +236,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=2048)
     options = parser.parse_args()
+    sizes = options.sizes.split(",")
+    if unknown := set(sizes) - SIZES.keys():
+        parser.error(f"no size {', '.join(sorted(unknown))}; there are {', '.join(SIZES)}")
+    if options.steps < 1 or options.tokens < SEQUENCE_TOKENS:
+        parser.error(f"at least 1 step and {SEQUENCE_TOKENS} tokens are needed")
     course = Course(steps=options.steps, tokens=options.tokens)
-    results = {size: measure(size, course) for size in options.sizes.split(",")}
+    results = {size: measure(size, course) for size in sizes}
     largest = list(results.values())[-1]
     answer = {
         "results": results,
