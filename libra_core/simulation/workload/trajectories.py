@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from libra_core.errors import ConfigError
 from libra_core.types.lengths import LengthRecord
 
 Floats = NDArray[np.float64]
@@ -97,7 +98,10 @@ def from_records(records: Sequence[LengthRecord], group_size: int) -> Trajectori
 
 
 def resampled(records: Sequence[LengthRecord], count: int, group_size: int, seed: int) -> Trajectories:
-    """`count` trajectories drawn from recorded ones with replacement, whole groups of neighbours together."""
+    """`count` trajectories drawn from recorded ones with replacement, whole groups of neighbours together. Raises
+    `ConfigError` when there are none."""
+    if not records:
+        raise ConfigError("the length history holds no trajectory; give one that does")
     size = min(group_size, len(records))
     starts = np.random.default_rng(seed).integers(0, len(records) // size, -(-count // size)) * size
     chosen = [records[start + place] for start in starts.tolist() for place in range(size)]

@@ -51,13 +51,19 @@ def test_sizes_are_read(text: str, sizes: list[int]) -> None:
     assert sizes_of(text) == sizes
 
 
-@pytest.mark.parametrize("text", ["many", "0..8", "8..9999"])
+@pytest.mark.parametrize("text", ["many", "0..8", "8..9999", "64..8"])
 def test_wrong_sizes_are_refused_in_a_sentence(text: str) -> None:
     with pytest.raises(ConfigError, match="--gpus"):
         sizes_of(text)
 
 
 def test_a_folder_without_a_study_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"holds no results\.json"):
+        source_study(WhatIfParameters(source=tmp_path))
+
+
+def test_results_of_another_kind_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text("[]")
     with pytest.raises(ConfigError, match=r"holds no results\.json"):
         source_study(WhatIfParameters(source=tmp_path))
 
