@@ -83,3 +83,13 @@ def test_recorded_lengths_are_replayed_instead_of_the_law(tmp_path: Path) -> Non
     assert len(work) == 4 * study.batch
     assert set(work.prompt_tokens.tolist()) <= {float(record.prompt_tokens) for record in read_history(path)}
     assert run_system(study, "libra", LIBRA, LAW, 1).summary.tokens_per_s > 0
+
+
+def test_hindsight_over_recorded_lengths_does_not_look_at_the_law(tmp_path: Path) -> None:
+    path = tmp_path / "lengths.jsonl"
+    rows = [{"prompt_tokens": 10, "generated_tokens": [20_000 + 100 * i]} for i in range(32)]
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    study = STUDY.model_copy(update={"history": str(path)})
+    hindsight = load_systems(study)["static_hindsight"]
+    laws = [load_law(study.path(f"workloads/{name}.yaml")) for name in ("search_r1", "r2e_gym")]
+    assert len({run_system(study, "static_hindsight", hindsight, law, 1).first_plan for law in laws}) == 1
