@@ -47,6 +47,15 @@ class Trajectories:
     def total_tool_s(self) -> Floats:
         return self._before_last(self.tool_s)
 
+    def contexts(self) -> tuple[Floats, Floats]:
+        """`[turns]` context before each turn, and tokens that arrive with it."""
+        first, owner = self.first_turn, np.repeat(np.arange(len(self)), self.turns)
+        arriving = np.concatenate([[0.0], self.returned[:-1]])
+        arriving[first] = self.prompt_tokens
+        grown = np.cumsum(arriving + self.generated)
+        start = grown[first] - (arriving + self.generated)[first]
+        return grown - start[owner] - arriving - self.generated, arriving
+
     def rows(self, start: int, stop: int) -> "Trajectories":
         """Trajectories `[start, stop)` alone; whole groups."""
         first = int(self.first_turn[start])
