@@ -42,10 +42,7 @@ class SimulatedSession:
 
     def __init__(self, config: LibraConfig, run_dir: Path) -> None:
         """Raises `ConfigError` for what cannot be simulated."""
-        if config.run.resume is not None:
-            raise ConfigError(
-                f"run.resume = {config.run.resume}: a simulated run has no checkpoint; start it anew, it takes seconds"
-            )
+        _refuse_what_would_not_act(config)
         run_id = f"{run_dir.name}-{secrets.token_hex(3)}"
         self.ref = SessionRef(run_id=run_id, run_dir=str(run_dir), ray_address="none", namespace=run_id)
         self._config = config
@@ -262,6 +259,19 @@ class SimulatedTrainer:
 
     def version(self) -> int:
         return self._session.version()
+
+
+def _refuse_what_would_not_act(config: LibraConfig) -> None:
+    """On engines of one degree every routing policy comes to the kernel's own least-loaded rule."""
+    if config.run.resume is not None:
+        raise ConfigError(f"run.resume = {config.run.resume}: a simulated run has no checkpoint; start it anew, it takes seconds")
+    rollout, policy = config.rollout, config.routing.policy
+    if rollout.queue_order != "fifo":
+        raise ConfigError(f"rollout.queue_order = {rollout.queue_order} is not simulated; set it to fifo")
+    if policy != "least_loaded" and len({group.tp for group in rollout.engines}) > 1:
+        raise ConfigError(
+            f"routing.policy = {policy} is not simulated by libra train; set least_loaded, or compare routers with libra compare"
+        )
 
 
 def _world(config: LibraConfig) -> World:

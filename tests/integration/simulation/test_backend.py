@@ -60,9 +60,14 @@ def test_assembly_opens_finds_and_closes_it_without_starting_anything(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("override", "sentence"),
-    [("run.resume=runs/x", "a simulated run has no checkpoint"), ("rollout.engines=[{tp: 3, count: 1}]", "no engine of tp 3")],
+    ("overrides", "sentence"),
+    [
+        (["run.resume=runs/x"], "a simulated run has no checkpoint"),
+        (["rollout.engines=[{tp: 3, count: 1}]"], "no engine of tp 3"),
+        (["rollout.queue_order=longest_first"], "rollout.queue_order = longest_first is not simulated"),
+        (["rollout.engines=[{tp: 2, count: 4}, {tp: 4, count: 2}]", "routing=cmlfq"], "routing.policy = cmlfq is not simulated"),
+    ],
 )
-def test_what_cannot_be_simulated_is_refused(tmp_path: Path, override: str, sentence: str) -> None:
+def test_what_cannot_be_simulated_is_refused(tmp_path: Path, overrides: list[str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        SimulatedSession(load_config(CONFIG, [*SMALL, override]), tmp_path)
+        SimulatedSession(load_config(CONFIG, [*SMALL, *overrides]), tmp_path)
