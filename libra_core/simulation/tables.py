@@ -37,7 +37,7 @@ def checked(values: Mapping[str, Any], kind: type[Table], where: str) -> Table:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        detail = error.errors()[0]
+        detail: dict[str, Any] = dict(error.errors()[0])
         if detail["type"] == "value_error":
             raise ConfigError(f"{where}: {detail['ctx']['error']}") from None
         name = ".".join(str(part) for part in detail["loc"])
