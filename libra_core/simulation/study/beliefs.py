@@ -29,7 +29,7 @@ from libra_core.types.plan import Plan
 _UTILIZATION = 0.9
 _FARTHEST = 3.0
 _ACCURACY, _TAIL_RECALL = 0.7, 0.5
-"""What a router recognises, unless the lengths are known: `notes/data.md`, recall of the tail on recorded agents."""
+"""What a router is assumed to recognise, unless the lengths are known; `notes/data.md` has no such figure."""
 
 
 @dataclass(frozen=True, slots=True)
