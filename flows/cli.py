@@ -58,6 +58,12 @@ SetOption = Annotated[list[str] | None, typer.Option("--set", help="Change a val
 JsonOption = Annotated[bool, typer.Option("--json", help="End stdout with one JSON object; logs go to stderr.")]
 
 
+def _above_zero(value: float | None) -> float | None:
+    if value is not None and value <= 0:
+        raise typer.BadParameter(f"{value:g} is not above 0")
+    return value
+
+
 @app.command()
 @in_sentences
 def train(
@@ -150,8 +156,12 @@ def whatif(
     gpus: Annotated[str, typer.Option(help="48, a list 16,32,64, or a range 8..256.")] = "8..256",
     system: Annotated[str, typer.Option(help="A system of the study.")] = "libra",
     workload: Annotated[str, typer.Option(help="A workload of the study; the first one unless named.")] = "",
-    target_hours: Annotated[float | None, typer.Option(help="Find the cheapest cluster that takes at most so long.")] = None,
-    target_tokens_per_s: Annotated[float | None, typer.Option(help="Find the cheapest cluster that is at least so fast.")] = None,
+    target_hours: Annotated[
+        float | None, typer.Option(help="Find the cheapest cluster that takes 1000 steps in so long.", callback=_above_zero)
+    ] = None,
+    target_tokens_per_s: Annotated[
+        float | None, typer.Option(help="Find the cheapest cluster that is at least so fast.", callback=_above_zero)
+    ] = None,
     overrides: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:

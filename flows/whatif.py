@@ -12,8 +12,9 @@ from rich.table import Table
 from flows.console import make_board
 from flows.output import json_output
 from libra_core.errors import ConfigError
-from libra_core.simulation.study.config import StudyConfig, checked_study, load_study, load_systems
+from libra_core.simulation.study.config import StudyConfig, load_study, load_systems
 from libra_core.simulation.study.whatif import Curve, Goal, replay, sizes_of
+from libra_core.simulation.tables import checked
 from libra_core.simulation.workload.laws import WorkloadLaw, load_law
 
 RESULTS = "results.json"
@@ -56,8 +57,8 @@ def source_study(parameters: WhatIfParameters) -> StudyConfig:
         return load_study(parameters.source, parameters.overrides)
     path = parameters.source / RESULTS
     try:
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["study"]
-    except (OSError, KeyError, ValueError):
+        values: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8"))["study"])
+    except (OSError, KeyError, TypeError, ValueError):
         raise ConfigError(
             f"{parameters.source} holds no {RESULTS} of a study; name a folder that `libra compare` wrote, or a study's YAML file"
         ) from None
@@ -65,7 +66,7 @@ def source_study(parameters: WhatIfParameters) -> StudyConfig:
 
     for override in parameters.overrides:
         apply_override(values, override)
-    return checked_study(values, str(path))
+    return checked(values, StudyConfig, str(path))
 
 
 def _law(study: StudyConfig, name: str) -> WorkloadLaw:

@@ -6,7 +6,9 @@ from libra_core.config.base import Section
 
 
 class SimulationConfig(Section):
-    """Virtual time. Layout, engines, staleness and steps are those of `training` and `rollout`; there are no rewards."""
+    """Virtual time. Steps, degrees and streaming are those of `training`, engines, mode, staleness, KV share and batch those of
+    `rollout`. Lengths and tools are those of the law or history here, publications and the optimizer those of the truth:
+    `workload`, `model`, `publication` and the length limits of `rollout` have no effect. There are no rewards."""
 
     truth: str = "configs/study/truth/qwen3_14b_a800.yaml"
     """Step-time tables of engines and trainer."""

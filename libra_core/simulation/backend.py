@@ -42,10 +42,7 @@ class SimulatedSession:
 
     def __init__(self, config: LibraConfig, run_dir: Path) -> None:
         """Raises `ConfigError` for what cannot be simulated."""
-        if config.run.resume is not None:
-            raise ConfigError(
-                f"run.resume = {config.run.resume}: a simulated run has no checkpoint; start it anew, it takes seconds"
-            )
+        _refuse_what_would_not_act(config)
         run_id = f"{run_dir.name}-{secrets.token_hex(3)}"
         self.ref = SessionRef(run_id=run_id, run_dir=str(run_dir), ray_address="none", namespace=run_id)
         self._config = config
@@ -53,6 +50,8 @@ class SimulatedSession:
         self._before = FleetAccount()
         self._before_s = 0.0
         self._preemptions = 0
+        self._reprefilled_tokens = 0.0
+        self._held_tokens, self._arriving_tokens = self._world.trajectories.contexts()
 
     @property
     def rollout(self) -> "SimulatedSession":
@@ -81,13 +80,15 @@ class SimulatedSession:
         return self._world.plan
 
     def take_batch(self, step: int) -> RolloutReport:
-        """Let the step happen."""
+        """Let the step happen. What was computed again counts in the step when it was, whichever step trains it."""
         if self._world.version == step:
             self._world.run_to(step + 1)
         rows, work = self._trained(step), self._world.trajectories
         turns = np.concatenate([np.arange(work.first_turn[i], work.first_turn[i] + work.turns[i]) for i in rows])
         states = self._world.state.trajectories[rows]
         record = self._world.state.steps[step]
+        reprefilled = float(self._world.state.run[0].reprefilled_tokens) - self._reprefilled_tokens
+        held = float(self._held_tokens[turns].sum())
         ages = Counter((step - states.version).tolist())
         self._note_lengths(rows, step)
         return RolloutReport(
@@ -115,9 +116,9 @@ class SimulatedSession:
             trained_tokens_mean=float(states.generated.mean()),
             waited_s=float(record.waited_s),
             waited_age_s=float(record.waited_age_s),
-            context_tokens=int(states.tokens.sum()),
-            cached_tokens=0,
-            reprefilled_tokens=0,
+            context_tokens=int(held + self._arriving_tokens[turns].sum()),
+            cached_tokens=int(max(held - reprefilled, 0.0)),
+            reprefilled_tokens=int(reprefilled),
             generation_s=float(states.finished_s.max() - states.started_s.min()),
         )
 
@@ -162,6 +163,7 @@ class SimulatedSession:
         account = self._account(step, t_iter)
         preemptions = int(run.preemptions) - self._preemptions
         self._before_s, self._preemptions = float(record.ended_s), int(run.preemptions)
+        self._reprefilled_tokens = float(run.reprefilled_tokens)
         return IterationReport(
             step=step,
             rollout=rollout,
@@ -262,6 +264,19 @@ class SimulatedTrainer:
 
     def version(self) -> int:
         return self._session.version()
+
+
+def _refuse_what_would_not_act(config: LibraConfig) -> None:
+    """On engines of one degree every routing policy comes to the kernel's own least-loaded rule."""
+    if config.run.resume is not None:
+        raise ConfigError(f"run.resume = {config.run.resume}: a simulated run has no checkpoint; start it anew, it takes seconds")
+    rollout, policy = config.rollout, config.routing.policy
+    if rollout.queue_order != "fifo":
+        raise ConfigError(f"rollout.queue_order = {rollout.queue_order} is not simulated; set it to fifo")
+    if policy != "least_loaded" and len({group.tp for group in rollout.engines}) > 1:
+        raise ConfigError(
+            f"routing.policy = {policy} is not simulated by libra train; set least_loaded, or compare routers with libra compare"
+        )
 
 
 def _world(config: LibraConfig) -> World:

@@ -85,7 +85,6 @@ class Truth(Section):
     """One model on one kind of device."""
 
     name: str
-    gpus_per_node: int = Field(default=8, ge=1)
     engines_source: str = ""
     engines: dict[int, EngineTruth]
     trainer_source: str = ""

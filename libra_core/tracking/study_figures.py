@@ -35,17 +35,6 @@ def draw_figures(results: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], 
     return [_save(figure, folder / f"{name}.png") for name, figure in made.items() if figure is not None]
 
 
-def curves(series: Mapping[str, Sequence[tuple[float, float]]], labels: tuple[str, str], path: Path) -> Path:
-    """One line per name through its points; `labels` are those of the axes."""
-    figure, (axis,) = _figure(1, 4.5)
-    for name, points in series.items():
-        axis.plot([x for x, _ in points], [y for _, y in points], marker="o", label=name)
-    axis.set_xlabel(labels[0])
-    axis.set_ylabel(labels[1])
-    axis.legend(fontsize=7)
-    return _save(figure, path)
-
-
 def _throughput(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
     figure, axes = _figure(len(_workloads(rows)), 0.28 * len({row["system"] for row in rows}) + 1.2)
     for axis, workload in zip(axes, _workloads(rows), strict=True):

@@ -1,6 +1,9 @@
 """Fit the simulator's own laws of Qwen3-14B on A800 from measured A100 kernels, and print them as YAML.
 
-    python tests/benchmarks/fit_truth.py > configs/study/truth/qwen3_14b_a800.yaml
+    python tests/benchmarks/fit_truth.py
+
+The output is `engines` and the trainer's `tp_time` of `configs/study/truth/qwen3_14b_a800.yaml`, whose other parts come from
+elsewhere; `fit_error_max` is for reading only.
 
 A step is the sum of its measured GEMMs, KV reads and all-reduces; the sum is fitted to `a + b·sequences + c·context` over a grid
 of batches and contexts that fit the KV cache. It shares no code with `libra_core.costs`, which a plan is made from.
@@ -110,7 +113,6 @@ def tp_time() -> dict[int, float]:
 def main() -> None:
     kernels = Kernels()
     fitted = {
-        "name": "Qwen3-14B, bfloat16, on A800-SXM4-80GB",
         "engines": {tp: engine(kernels, tp) for tp in (1, 2, 4, 8)},
         "tp_time": tp_time(),
     }

@@ -29,7 +29,7 @@ from libra_core.types.plan import Plan
 _UTILIZATION = 0.9
 _FARTHEST = 3.0
 _ACCURACY, _TAIL_RECALL = 0.7, 0.5
-"""What a router recognises, unless the lengths are known: `notes/data.md`, recall of the tail on recorded agents."""
+"""What a router is assumed to recognise, unless the lengths are known; `notes/data.md` has no such figure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +187,7 @@ def _skill(system: SystemConfig) -> RouterSkill | None:
 def length_table_of(work: Trajectories, age_steps: Floats | None = None, half_life_steps: float = 10.0) -> LengthTable:
     """As `planning.lengths.length_table`, without a record for each trajectory; `age_steps` `[n]`."""
     first, turns = work.first_turn, work.turns
-    owner = np.repeat(np.arange(len(work)), turns)
-    arriving = np.concatenate([[0.0], work.returned[:-1]])
-    arriving[first] = work.prompt_tokens
-    grown = np.cumsum(arriving + work.generated)
-    start = grown[first] - (arriving + work.generated)[first]
-    before = grown - start[owner] - arriving - work.generated
+    before, arriving = work.contexts()
     pairs = np.add.reduceat(arriving * (before + arriving / 2), first)
     decode = np.add.reduceat(work.generated * (before + arriving + work.generated / 2), first)
     returned = work.total_tokens - work.prompt_tokens - work.total_generated

@@ -1,7 +1,5 @@
 """The bound that no system passes: all GPUs busy with useful work, full decode batches, no trajectory ever waited for."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from libra_core.simulation.study.config import StudyConfig
@@ -32,26 +30,10 @@ def _least_seconds(study: StudyConfig, truth: Truth, work: Trajectories) -> floa
 
 def _engine_gpu_seconds(law: EngineTruth, work: Trajectories) -> float:
     """Engine seconds for everything, with as many sequences in a step as the KV cache holds."""
-    before, arriving = contexts(work)
+    before, arriving = work.contexts()
     decode_context = float((work.generated * (before + arriving + work.generated / 2)).sum())
     generated = float(work.generated.sum())
     batch = max(1.0, min(float(_MOST_RUNNING), law.kv_tokens / (decode_context / generated)))
     decode = generated * (law.a_s / batch + law.b_s) + law.c_s * decode_context
     prefill = law.prefill_s * arriving + law.prefill_pair_s * arriving * (before + arriving / 2)
     return decode + float(prefill.sum())
-
-
-def contexts(work: Trajectories) -> tuple[np.ndarray, np.ndarray]:
-    """`[turns]` context before each turn, and tokens that arrive with it."""
-    arriving = np.concatenate([[0.0], work.returned[:-1]])
-    arriving[work.first_turn] = work.prompt_tokens
-    grown = np.cumsum(arriving + work.generated)
-    start = grown[work.first_turn] - (arriving + work.generated)[work.first_turn]
-    owner = np.repeat(np.arange(len(work)), work.turns)
-    return grown - start[owner] - arriving - work.generated, arriving
-
-
-def tail_share(finished_s: Sequence[float]) -> float:
-    """Share of a synchronous step in which only the longest tenth still run."""
-    ends = np.sort(np.asarray(finished_s))
-    return float(1 - ends[int(0.9 * ends.size) - 1] / ends[-1])

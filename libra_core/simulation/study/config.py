@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from libra_core.config.base import Section
 from libra_core.config.loading import apply_override
 from libra_core.errors import ConfigError
+from libra_core.simulation.tables import checked, read_mapping
 from libra_core.simulation.truth import Mismatch
 
 
@@ -92,6 +92,12 @@ class StudyConfig(Section):
     """The planner's training time is believed to be smaller by this share and its decode time larger."""
     folder: str = "."
 
+    @model_validator(mode="after")
+    def _some_steps_count(self) -> "StudyConfig":
+        if self.skipped_steps >= self.steps:
+            raise ValueError(f"skipped_steps = {self.skipped_steps} leaves none of {self.steps} steps to count; lower it")
+        return self
+
     @property
     def batch(self) -> int:
         return self.groups_per_step * self.group_size
@@ -102,45 +108,18 @@ class StudyConfig(Section):
 
 def load_study(path: str | Path, overrides: Sequence[str] = (), **changes: Any) -> StudyConfig:
     """A file with `changes`, then `a.b=c` overrides. Raises `ConfigError`."""
-    values = read_yaml(Path(path)) | changes | {"folder": str(Path(path).parent)}
+    values = read_mapping(path, "study") | changes | {"folder": str(Path(path).parent)}
     for override in overrides:
         apply_override(values, override)
-    return checked_study(values, str(path))
-
-
-def checked_study(values: dict[str, Any], where: str) -> StudyConfig:
-    try:
-        return StudyConfig.model_validate(values)
-    except ValidationError as error:
-        raise ConfigError(f"{where}: {first_mistake(error)}") from None
+    return checked(values, StudyConfig, str(path))
 
 
 def load_systems(study: StudyConfig) -> dict[str, SystemConfig]:
     """The chosen systems in the order of the file. Raises `ConfigError` for an unknown name."""
     path = study.path(study.systems)
-    try:
-        systems = {name: SystemConfig.model_validate(values) for name, values in read_yaml(path).items()}
-    except ValidationError as error:
-        raise ConfigError(f"{path}: {first_mistake(error)}") from None
+    given = read_mapping(path, "systems")
+    systems = {name: checked(values, SystemConfig, f"{path}: {name}") for name, values in given.items()}
     unknown = [name for name in study.chosen if name not in systems]
     if unknown:
         raise ConfigError(f"no system {unknown[0]!r} in {path}; there are {', '.join(systems)}")
     return {name: system for name, system in systems.items() if not study.chosen or name in study.chosen}
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}; the studies lie in configs/study/") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path} must hold a mapping, got {type(values).__name__}")
-    return values
-
-
-def first_mistake(error: ValidationError) -> str:
-    detail = error.errors()[0]
-    name = ".".join(str(part) for part in detail["loc"])
-    return f"{name or 'file'}: {detail['msg'][:1].lower() + detail['msg'][1:]}"

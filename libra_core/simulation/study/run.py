@@ -18,13 +18,13 @@ from libra_core.simulation.study.summary import Meter, Picture, RunSummary, Step
 from libra_core.simulation.truth import Truth, load_truth
 from libra_core.simulation.workload.generate import generate, levels
 from libra_core.simulation.workload.laws import WorkloadLaw
-from libra_core.simulation.workload.trajectories import Trajectories, resampled
+from libra_core.simulation.workload.trajectories import Floats, Trajectories, resampled
 from libra_core.simulation.world import NO_CAP, Pacing, World
 from libra_core.types.decision import Decision
 from libra_core.types.forecast import Mode
 
 _HISTORY_SEED, _HINDSIGHT_SEED = 990_000, 980_000
-_HISTORY_STEPS, _HINDSIGHT_STEPS = 8, 24
+_HISTORY_STEPS, _HISTORY_GROUPS, _HINDSIGHT_STEPS = 8, 16, 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,17 +79,21 @@ def truth_of(study: StudyConfig, system: SystemConfig) -> Truth:
 
 def workload(study: StudyConfig, law: WorkloadLaw, steps: int, seed: int) -> Trajectories:
     """Enough trajectories for `steps` steps: drifting as the law says, or recorded ones drawn again."""
-    if study.history is not None:
-        return resampled(read_history(Path(study.history)), steps * study.batch, study.group_size, seed)
-    return generate(law, levels(law.drift, steps), groups_per_step=study.groups_per_step, group_size=study.group_size, seed=seed)
+    return _drawn(study, law, levels(law.drift, steps), study.groups_per_step, seed)
 
 
 def initial_history(study: StudyConfig, law: WorkloadLaw) -> Trajectories:
-    """What systems plan their start with: other samples of the same law, before any drift."""
-    if study.history is not None:
-        return resampled(read_history(Path(study.history)), _HISTORY_STEPS * 256, study.group_size, _HISTORY_SEED)
+    """What systems plan their start with: other samples of the same kind, before any drift."""
     level = np.full(_HISTORY_STEPS, levels(law.drift, study.steps)[0])
-    return generate(law, level, groups_per_step=16, group_size=study.group_size, seed=_HISTORY_SEED)
+    return _drawn(study, law, level, _HISTORY_GROUPS, _HISTORY_SEED)
+
+
+def _drawn(study: StudyConfig, law: WorkloadLaw, level: Floats, groups_per_step: int, seed: int) -> Trajectories:
+    """Of the law at each step's level, or without any drift from the study's history."""
+    size = study.group_size
+    if study.history is not None:
+        return resampled(read_history(Path(study.history)), level.size * groups_per_step * size, size, seed)
+    return generate(law, level, groups_per_step=groups_per_step, group_size=size, seed=seed)
 
 
 def open_world(study: StudyConfig, system: SystemConfig, start: Start, truth: Truth, work: Trajectories) -> World:
@@ -141,7 +145,7 @@ def _controller(study: StudyConfig, system: SystemConfig, start: Start, truth: T
 def _hindsight(study: StudyConfig, system: SystemConfig, law: WorkloadLaw, truth: Truth) -> Start:
     """The start whose simulated runs over the whole drift, on a seed of their own, are fastest."""
     level = levels(law.drift, study.steps)[np.linspace(0, study.steps - 1, _HINDSIGHT_STEPS).astype(int)]
-    work = generate(law, level, groups_per_step=study.groups_per_step, group_size=study.group_size, seed=_HINDSIGHT_SEED)
+    work = _drawn(study, law, level, study.groups_per_step, _HINDSIGHT_SEED)
     best, least = None, math.inf
     for start in grid(study, system, length_table_of(work)):
         world = open_world(study, system, start, truth, work)

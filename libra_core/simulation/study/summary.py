@@ -53,10 +53,6 @@ class RunSummary:
     simulated_tokens: float
 
 
-def hours_to(summary: RunSummary, steps: int) -> float:
-    return steps / summary.steps_per_hour
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepView:
     """One step, for figures; seconds."""
@@ -156,7 +152,7 @@ class Meter:
             preemptions=float(run.preemptions),
             transitions=float(world.transitions),
             transition_s=world.transition_s,
-            routing_accuracy=_routing_accuracy(world, self._first),
+            routing_accuracy=_routing_accuracy(world),
             train_gpus=float(np.mean([gpus for gpus, _ in self._plans])),
             rollout_tp=float(np.mean([tp for _, tp in self._plans])),
             events=float(run.events),
@@ -175,9 +171,6 @@ def _fleet_shares(fleet: FleetAccount) -> dict[str, float]:
     }
 
 
-def _routing_accuracy(world: World, first: int) -> float:
-    """On a mixed fleet: engines of a larger degree are meant for the longer trajectories, by the share of GPUs they have."""
-    engines = dict(world.plan.rollout.engines)
-    if len(engines) < 2 or world.router is None:
-        return float("nan")
-    return world.router.accuracy()
+def _routing_accuracy(world: World) -> float:
+    """Routers work on mixed fleets only."""
+    return float("nan") if world.router is None else world.router.accuracy()

@@ -59,13 +59,13 @@ def sizes_of(text: str) -> list[int]:
     try:
         if ".." in text:
             low, high = (int(part) for part in text.split(".."))
-            sizes = sorted({low, high, *(size for size in _SIZES if low <= size <= high)})
+            sizes = sorted({low, high, *(size for size in _SIZES if low <= size <= high)}) if low <= high else []
         else:
             sizes = sorted({int(part) for part in text.split(",")})
     except ValueError:
         raise ConfigError(f"--gpus {text!r} is no number, list or range; for example 48, 16,32,64 or 8..256") from None
     if not sizes or sizes[0] < 2 or sizes[-1] > _SIZES[-1]:
-        raise ConfigError(f"--gpus {text!r} must stay between 2 and {_SIZES[-1]}")
+        raise ConfigError(f"--gpus {text!r} must ascend and stay between 2 and {_SIZES[-1]}")
     return sizes
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from libra_core.errors import ConfigError
 from libra_core.types.lengths import LengthRecord
 
 Floats = NDArray[np.float64]
@@ -45,6 +46,15 @@ class Trajectories:
     @property
     def total_tool_s(self) -> Floats:
         return self._before_last(self.tool_s)
+
+    def contexts(self) -> tuple[Floats, Floats]:
+        """`[turns]` context before each turn, and tokens that arrive with it."""
+        first, owner = self.first_turn, np.repeat(np.arange(len(self)), self.turns)
+        arriving = np.concatenate([[0.0], self.returned[:-1]])
+        arriving[first] = self.prompt_tokens
+        grown = np.cumsum(arriving + self.generated)
+        start = grown[first] - (arriving + self.generated)[first]
+        return grown - start[owner] - arriving - self.generated, arriving
 
     def rows(self, start: int, stop: int) -> "Trajectories":
         """Trajectories `[start, stop)` alone; whole groups."""
@@ -97,7 +107,10 @@ def from_records(records: Sequence[LengthRecord], group_size: int) -> Trajectori
 
 
 def resampled(records: Sequence[LengthRecord], count: int, group_size: int, seed: int) -> Trajectories:
-    """`count` trajectories drawn from recorded ones with replacement, whole groups of neighbours together."""
+    """`count` trajectories drawn from recorded ones with replacement, whole groups of neighbours together. Raises
+    `ConfigError` when there are none."""
+    if not records:
+        raise ConfigError("the length history holds no trajectory; give one that does")
     size = min(group_size, len(records))
     starts = np.random.default_rng(seed).integers(0, len(records) // size, -(-count // size)) * size
     chosen = [records[start + place] for start in starts.tolist() for place in range(size)]

@@ -37,6 +37,16 @@ def test_iterations_pass_in_virtual_time_and_add_up(tmp_path: Path) -> None:
     assert session.trainer.version() == 4
 
 
+def test_contexts_of_turns_are_cached_and_what_is_computed_again_agrees_with_the_account(tmp_path: Path) -> None:
+    reports = list(iterations(SimulatedSession(load_config(CONFIG, SMALL), tmp_path), 4))
+    for report in reports:
+        rollout = report.rollout
+        new = rollout.prompt_tokens + rollout.generated_tokens + rollout.tool_tokens
+        assert rollout.context_tokens > new
+        assert 0 < rollout.cached_tokens <= rollout.context_tokens - rollout.prompt_tokens - rollout.tool_tokens
+        assert (rollout.reprefilled_tokens > 0) == (report.account.fleet_reprefill_s > 0)
+
+
 def test_a_batch_that_is_taken_again_does_not_train_again(tmp_path: Path) -> None:
     session = SimulatedSession(load_config(CONFIG, SMALL), tmp_path)
     assert session.rollout.take_batch(0) == session.rollout.take_batch(0)
@@ -60,9 +70,14 @@ def test_assembly_opens_finds_and_closes_it_without_starting_anything(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("override", "sentence"),
-    [("run.resume=runs/x", "a simulated run has no checkpoint"), ("rollout.engines=[{tp: 3, count: 1}]", "no engine of tp 3")],
+    ("overrides", "sentence"),
+    [
+        (["run.resume=runs/x"], "a simulated run has no checkpoint"),
+        (["rollout.engines=[{tp: 3, count: 1}]"], "no engine of tp 3"),
+        (["rollout.queue_order=longest_first"], "rollout.queue_order = longest_first is not simulated"),
+        (["rollout.engines=[{tp: 2, count: 4}, {tp: 4, count: 2}]", "routing=cmlfq"], "routing.policy = cmlfq is not simulated"),
+    ],
 )
-def test_what_cannot_be_simulated_is_refused(tmp_path: Path, override: str, sentence: str) -> None:
+def test_what_cannot_be_simulated_is_refused(tmp_path: Path, overrides: list[str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        SimulatedSession(load_config(CONFIG, [*SMALL, override]), tmp_path)
+        SimulatedSession(load_config(CONFIG, [*SMALL, *overrides]), tmp_path)

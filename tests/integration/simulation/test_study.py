@@ -123,6 +123,24 @@ def test_an_unknown_system_is_refused_with_the_names_there_are() -> None:
         load_systems(small(chosen=("librra",)))
 
 
+def test_a_study_that_skips_all_its_steps_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"48gpu\.yaml: skipped_steps = 12 leaves none of 12 steps"):
+        small(skipped_steps=12)
+
+
+def test_a_mistake_in_a_system_names_the_system(tmp_path: Path) -> None:
+    (tmp_path / "systems.yaml").write_text("mine: {about: wrong, split: halves}")
+    with pytest.raises(ConfigError, match=r"systems\.yaml: mine: split: input should be"):
+        load_systems(small(systems=str(tmp_path / "systems.yaml")))
+
+
+def test_a_history_without_a_trajectory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    study = small(history=str(tmp_path / "empty.jsonl"))
+    with pytest.raises(ConfigError, match="holds no trajectory"):
+        workload(study, law_of(study, "search_r1"), study.steps, 1)
+
+
 def test_a_fleet_belongs_to_a_fixed_fleet() -> None:
     with pytest.raises(ValueError, match="fleet names the engines"):
         SystemConfig(about="wrong", split="fixed_fleet")

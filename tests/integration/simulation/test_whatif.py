@@ -51,13 +51,19 @@ def test_sizes_are_read(text: str, sizes: list[int]) -> None:
     assert sizes_of(text) == sizes
 
 
-@pytest.mark.parametrize("text", ["many", "0..8", "8..9999"])
+@pytest.mark.parametrize("text", ["many", "0..8", "8..9999", "64..8"])
 def test_wrong_sizes_are_refused_in_a_sentence(text: str) -> None:
     with pytest.raises(ConfigError, match="--gpus"):
         sizes_of(text)
 
 
 def test_a_folder_without_a_study_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"holds no results\.json"):
+        source_study(WhatIfParameters(source=tmp_path))
+
+
+def test_results_of_another_kind_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text("[]")
     with pytest.raises(ConfigError, match=r"holds no results\.json"):
         source_study(WhatIfParameters(source=tmp_path))
 
@@ -77,3 +83,13 @@ def test_recorded_lengths_are_replayed_instead_of_the_law(tmp_path: Path) -> Non
     assert len(work) == 4 * study.batch
     assert set(work.prompt_tokens.tolist()) <= {float(record.prompt_tokens) for record in read_history(path)}
     assert run_system(study, "libra", LIBRA, LAW, 1).summary.tokens_per_s > 0
+
+
+def test_hindsight_over_recorded_lengths_does_not_look_at_the_law(tmp_path: Path) -> None:
+    path = tmp_path / "lengths.jsonl"
+    rows = [{"prompt_tokens": 10, "generated_tokens": [20_000 + 100 * i]} for i in range(32)]
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    study = STUDY.model_copy(update={"history": str(path)})
+    hindsight = load_systems(study)["static_hindsight"]
+    laws = [load_law(study.path(f"workloads/{name}.yaml")) for name in ("search_r1", "r2e_gym")]
+    assert len({run_system(study, "static_hindsight", hindsight, law, 1).first_plan for law in laws}) == 1

@@ -56,6 +56,13 @@ def test_config_show_fills_in_defaults(tmp_path: Path) -> None:
     assert "staleness:" in out
 
 
+@pytest.mark.parametrize("goal", ["--target-hours", "--target-tokens-per-s"])
+def test_a_goal_of_whatif_that_is_not_above_zero_has_no_traceback(goal: str) -> None:
+    code, _, err = _run("whatif", "configs/study/48gpu.yaml", goal, "-1")
+    assert code == 2
+    assert "-1 is not above 0" in err
+
+
 def test_wrong_usage_has_no_traceback() -> None:
     code, _, err = _run("train")
     assert code == 2
