@@ -155,7 +155,7 @@ def read_measured(file: Path, *, software: Mapping[str, str] | None = None) -> M
         values: dict[str, Any] = yaml.safe_load(file.read_text())
         version = values["version"]
         profile = _profile(values) if version == PROFILE_VERSION else None
-    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{file} is no calibration profile ({error}); run `libra calibrate` again") from None
     if profile is None:
         raise ConfigError(f"{file} has version {version}, this Libra reads {PROFILE_VERSION}; run `libra calibrate` again")
@@ -172,12 +172,12 @@ def require_software(profile: MeasuredProfile, software: Mapping[str, str], wher
 
 
 def _profile(values: dict[str, Any]) -> MeasuredProfile:
-    engines = tuple(_engine_law(engine) for engine in values["engines"])
+    engines = tuple(_engine_law(**engine) for engine in values["engines"])
     trainers = tuple(TrainerLawFit(**trainer) for trainer in values["trainers"])
-    rest: dict[str, Any] = {name: value for name, value in values.items() if name not in ("engines", "trainers")}
-    return MeasuredProfile(engines=engines, trainers=trainers, **rest)
+    software = dict[str, str](**values["software"])
+    rest: dict[str, Any] = {name: value for name, value in values.items() if name not in ("engines", "trainers", "software")}
+    return MeasuredProfile(engines=engines, trainers=trainers, software=software, **rest)
 
 
-def _engine_law(values: dict[str, Any]) -> EngineLawFit:
-    rest: dict[str, Any] = {name: value for name, value in values.items() if name != "coefficients"}
-    return EngineLawFit(coefficients=StepCoefficients(**values["coefficients"]), **rest)
+def _engine_law(*, coefficients: dict[str, Any], **rest: Any) -> EngineLawFit:
+    return EngineLawFit(coefficients=StepCoefficients(**coefficients), **rest)

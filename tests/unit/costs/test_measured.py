@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from libra_core.costs.measured import (
     PROFILE_VERSION,
@@ -81,6 +82,23 @@ def test_a_profile_of_another_version_is_refused(tmp_path: Path) -> None:
 
 def test_a_damaged_profile_is_refused(tmp_path: Path) -> None:
     (tmp_path / "host.yaml").write_text(f"version: {PROFILE_VERSION}\n")
+    with pytest.raises(ConfigError, match="run `libra calibrate` again"):
+        read_measured(tmp_path / "host.yaml")
+
+
+@pytest.mark.parametrize(
+    ("part", "value"), [("engines", "none"), ("engines", [None]), ("engines", [[]]), ("software", None), ("software", ["vllm"])]
+)
+def test_a_profile_with_a_part_of_another_form_is_refused(tmp_path: Path, part: str, value: object) -> None:
+    file = tmp_path / "host.yaml"
+    write_measured(profile(), file)
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {part: value}))
+    with pytest.raises(ConfigError, match="run `libra calibrate` again"):
+        read_measured(file, software=SOFTWARE)
+
+
+def test_a_profile_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "host.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="run `libra calibrate` again"):
         read_measured(tmp_path / "host.yaml")
 
