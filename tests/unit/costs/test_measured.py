@@ -13,8 +13,8 @@ from libra_core.costs.measured import (
     read_measured,
     write_measured,
 )
-from libra_core.costs.measured_training import TrainerLawFit
 from libra_core.errors import ConfigError
+from support.laws import trainer_law
 
 SOFTWARE = {"vllm": "0.32.0", "torch": "2.13.0"}
 DECODE = [
@@ -24,18 +24,7 @@ DECODE = [
 ]
 PREFILL = [PrefillCell(prompt_tokens=n, seconds=3e-3 + 3e-5 * n + 3e-8 * n * n / 2) for n in (32, 256, 1024, 1900)]
 
-TRAINER = TrainerLawFit(
-    tp=1,
-    pp=1,
-    micro_batch_s=0.01,
-    s_per_token=1e-4,
-    s_per_token2=6e-8,
-    step_s=0.005,
-    held_out_median_error=0.02,
-    held_out_worst_error=0.1,
-    batch_error=-0.05,
-    num_cells=9,
-)
+TRAINER = trainer_law(s_per_token2=6e-8, held_out_median_error=0.02, batch_error=-0.05, num_cells=9)
 
 
 def profile() -> MeasuredProfile:
