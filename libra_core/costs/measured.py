@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from libra_core.costs.curves import Array
 from libra_core.costs.facts import Fit
-from libra_core.costs.least_squares import nonnegative_fit
+from libra_core.costs.least_squares import left_out, nonnegative_fit
 from libra_core.costs.measured_training import TrainerLawFit
 from libra_core.costs.rollout import StepCoefficients
 from libra_core.errors import ConfigError
@@ -87,19 +86,9 @@ def fit_engine(tp: int, kv_tokens: int, decode: Sequence[DecodeCell], prefill: S
             prefill_c_s_per_token2=first[2],
             fit_error=mean_error,
         ),
-        held_out_median_error=float(np.median(np.abs(_left_out(at, steps) / steps - 1))),
+        held_out_median_error=float(np.median(np.abs(left_out(nonnegative_fit, at, steps) / steps - 1))),
         num_cells=len(decode),
     )
-
-
-def _left_out(at: Array, steps: Array) -> Array:
-    """Forecast of each row by the law of the others, `[n]`."""
-    forecast = np.empty_like(steps)
-    for index in range(len(steps)):
-        others = np.arange(len(steps)) != index
-        law, _ = nonnegative_fit(at[others], steps[others])
-        forecast[index] = at[index] @ np.asarray(law)
-    return forecast
 
 
 class MeasuredRolloutCosts:
