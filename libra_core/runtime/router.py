@@ -14,7 +14,7 @@ from libra_core.config import LibraConfig
 from libra_core.planning.run_laws import load_run_laws
 from libra_core.ports.routing import NO_PROMPT, EngineLoad, FinishedTrajectory, TurnContext
 from libra_core.routing.buckets import Buckets, buckets_from_lengths, usual_quantiles
-from libra_core.routing.build import Policy, RouterSetup, build_policy
+from libra_core.routing.build import READS_TREE, Policy, RouterSetup, build_policy, plain_name
 from libra_core.routing.costs import CostTable, EngineLaw, table_for
 from libra_core.routing.prefix_tree import PrefixTree
 from libra_core.routing.tree_file import load_newest_tree, save_tree
@@ -25,7 +25,6 @@ from libra_core.types.reports import RoutingReport
 
 logger = logging.getLogger(__name__)
 
-_READS_TREE = frozenset({"cmlfq", "expected_cost", "mean_p90", "most_likely"})
 _KEPT_LENGTHS = 4096
 _RECENT = 1024
 _RETUNE_EVERY = 256
@@ -55,7 +54,7 @@ class FleetRouter:
         self.degrees = tuple(sorted({group.tp for group in config.rollout.engines}))
         self._laws = laws
         self._folder = folder
-        self._tree = self._open_tree(resumed) if config.routing.policy in _READS_TREE else None
+        self._tree = self._open_tree(resumed) if plain_name(config.routing.policy) in READS_TREE else None
         self._lengths: deque[float] = deque(self._known_lengths(), maxlen=_KEPT_LENGTHS)
         self._buckets = self._first_buckets()
         self._policy: Policy = build_policy(config.routing.policy, self._setup())
