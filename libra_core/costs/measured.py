@@ -1,7 +1,7 @@
 """Engines and trainer of one model as `libra calibrate` measured them: laws fitted and judged on cells they never saw."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from libra_core.costs.rollout import StepCoefficients
 from libra_core.errors import ConfigError
 
 PROFILE_VERSION = 2
+_PLAIN: dict[Any, tuple[type, ...]] = {int: (int,), float: (int, float), str: (str,)}
+"""Of a field's type: what YAML may hold there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +167,18 @@ def _profile(values: dict[str, Any]) -> MeasuredProfile:
     trainers = tuple(TrainerLawFit(**trainer) for trainer in values["trainers"])
     software = dict[str, str](**values["software"])
     rest: dict[str, Any] = {name: value for name, value in values.items() if name not in ("engines", "trainers", "software")}
-    return MeasuredProfile(engines=engines, trainers=trainers, software=software, **rest)
+    profile = MeasuredProfile(engines=engines, trainers=trainers, software=software, **rest)
+    for part in (profile, *engines, *(engine.coefficients for engine in engines), *trainers):
+        _require_plain(part)
+    return profile
+
+
+def _require_plain(part: MeasuredProfile | EngineLawFit | StepCoefficients | TrainerLawFit) -> None:
+    """Raises `TypeError` for a number or text of the part that is none."""
+    for item in fields(part):
+        value = getattr(part, item.name)
+        if item.type in _PLAIN and not isinstance(value, _PLAIN[item.type]):
+            raise TypeError(f"{item.name} is {value!r}")
 
 
 def _engine_law(*, coefficients: dict[str, Any], **rest: Any) -> EngineLawFit:

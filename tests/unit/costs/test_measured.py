@@ -76,7 +76,16 @@ def test_a_damaged_profile_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "value"), [("engines", "none"), ("engines", [None]), ("engines", [[]]), ("software", None), ("software", ["vllm"])]
+    ("part", "value"),
+    [
+        ("engines", "none"),
+        ("engines", [None]),
+        ("engines", [[]]),
+        ("software", None),
+        ("software", ["vllm"]),
+        ("model", None),
+        ("max_context_tokens", "many"),
+    ],
 )
 def test_a_profile_with_a_part_of_another_form_is_refused(tmp_path: Path, part: str, value: object) -> None:
     file = tmp_path / "host.yaml"
