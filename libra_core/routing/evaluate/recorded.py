@@ -155,7 +155,7 @@ def _count(value: Any, what: str) -> int:
 
 
 def _seconds(value: Any, what: str) -> float:
-    """Recordings hold a few below zero, where a clock was set back."""
+    """Recordings hold a few below zero, for whatever reason; they are taken as they are."""
     if not isinstance(value, int | float) or not math.isfinite(value):
         raise ConfigError(f"{what} is {value!r}; it must be a number of seconds")
     return float(value)
