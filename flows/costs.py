@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from rich.console import Console
 from rich.table import Table
@@ -11,6 +12,7 @@ from libra_core.config.loading import process_environment
 from libra_core.costs.measured import MeasuredProfile, write_measured
 from libra_core.costs.validation.dispatch import validate
 from libra_core.costs.validation.report import ValidationReport
+from libra_core.errors import ConfigError
 
 
 def run_validate(profile: str, data: Path, *, as_json: bool) -> None:
@@ -23,7 +25,8 @@ def run_validate(profile: str, data: Path, *, as_json: bool) -> None:
 
 
 def run_calibrate(*, quick: bool, output: Path, as_json: bool) -> None:
-    """Measure this host's engine and trainer and store the profile."""
+    """Measure this host's engine and trainer and store the profile; raises `ConfigError` first where that cannot be stored."""
+    _require_room(output)
     process_environment(Path("runs"), quiet=True)
     console = Console(stderr=True)
     with json_output(as_json) as emit:
@@ -36,6 +39,16 @@ def run_calibrate(*, quick: bool, output: Path, as_json: bool) -> None:
             missing = [f"not measured: {part}" for part in found.missing]
             console.print(*_laws(profile), *missing, f"written to {output}", sep="\n", highlight=False, soft_wrap=True)
         emit(asdict(profile) | {"missing": list(found.missing)})
+
+
+def _require_room(output: Path) -> None:
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=output.parent).close()
+    except OSError as error:
+        raise ConfigError(f"cannot write the profile {output}: {error}; choose another --output") from None
+    if output.is_dir():
+        raise ConfigError(f"cannot write the profile {output}: it is a folder; choose another --output")
 
 
 def _laws(profile: MeasuredProfile) -> list[str]:

@@ -1,5 +1,6 @@
 """`libra route-eval`: replay recorded trajectories through routing policies, and show who routes how well."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -72,6 +73,8 @@ def _with_buckets(settings: EvaluationSettings, buckets: str) -> EvaluationSetti
         raise ConfigError(
             f"--buckets {buckets!r} is no list of limits; give tokens (4000,12000) or quantiles (P50,P80)"
         ) from None
+    if not all(map(math.isfinite, numbers)):
+        raise ConfigError(f"--buckets {buckets!r}: a limit is a finite number")
     if any(quantiles) != all(quantiles) or numbers != sorted(set(numbers)) or numbers[0] <= 0:
         raise ConfigError(f"--buckets {buckets!r} must be ascending, above 0, and either all tokens or all quantiles")
     degrees = DEGREES[: len(parts) + 1]

@@ -38,7 +38,7 @@ class RoutingConfig(Section):
     half_life_trajectories: float | None = Field(default=8192.0, gt=0)
     """Finished trajectories after which one counts half in the prefix tree. Unset (`null`): nothing is forgotten."""
     max_nodes: int = Field(default=400_000, ge=16)
-    """Size of the prefix tree; a node takes about 500 bytes."""
+    """Size of the prefix tree; a node takes about 400 bytes."""
 
     @model_validator(mode="before")
     @classmethod

@@ -1,5 +1,6 @@
 """Small least-squares problems without scipy, so that the planner starts fast."""
 
+from collections.abc import Callable
 from itertools import combinations
 
 import numpy as np
@@ -54,3 +55,13 @@ def nonnegative_fit(design: Array, times: Array, weights: Array | None = None) -
     assert best is not None, "times and design are positive, so one column alone is feasible"
     error = float(np.mean(np.abs(scaled @ best[1] - 1)))
     return [float(value) for value in best[1]], error
+
+
+def left_out(fit: Callable[[Array, Array], tuple[list[float], float]], design: Array, times: Array) -> Array:
+    """Forecast of each row by the law that `fit` finds in the others, `[n]`."""
+    forecast = np.empty_like(times)
+    for index in range(len(times)):
+        others = np.arange(len(times)) != index
+        law, _ = fit(design[others], times[others])
+        forecast[index] = design[index] @ np.asarray(law)
+    return forecast

@@ -1,21 +1,22 @@
 """Engines and trainer of one model as `libra calibrate` measured them: laws fitted and judged on cells they never saw."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
-from libra_core.costs.curves import Array
 from libra_core.costs.facts import Fit
-from libra_core.costs.least_squares import nonnegative_fit
+from libra_core.costs.least_squares import left_out, nonnegative_fit
 from libra_core.costs.measured_training import TrainerLawFit
 from libra_core.costs.rollout import StepCoefficients
 from libra_core.errors import ConfigError
 
 PROFILE_VERSION = 2
+_PLAIN: dict[Any, tuple[type, ...]] = {int: (int,), float: (int, float), str: (str,)}
+"""Of a field's type: what YAML may hold there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,19 +88,9 @@ def fit_engine(tp: int, kv_tokens: int, decode: Sequence[DecodeCell], prefill: S
             prefill_c_s_per_token2=first[2],
             fit_error=mean_error,
         ),
-        held_out_median_error=float(np.median(np.abs(_left_out(at, steps) / steps - 1))),
+        held_out_median_error=float(np.median(np.abs(left_out(nonnegative_fit, at, steps) / steps - 1))),
         num_cells=len(decode),
     )
-
-
-def _left_out(at: Array, steps: Array) -> Array:
-    """Forecast of each row by the law of the others, `[n]`."""
-    forecast = np.empty_like(steps)
-    for index in range(len(steps)):
-        others = np.arange(len(steps)) != index
-        law, _ = nonnegative_fit(at[others], steps[others])
-        forecast[index] = at[index] @ np.asarray(law)
-    return forecast
 
 
 class MeasuredRolloutCosts:
@@ -155,7 +146,7 @@ def read_measured(file: Path, *, software: Mapping[str, str] | None = None) -> M
         values: dict[str, Any] = yaml.safe_load(file.read_text())
         version = values["version"]
         profile = _profile(values) if version == PROFILE_VERSION else None
-    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{file} is no calibration profile ({error}); run `libra calibrate` again") from None
     if profile is None:
         raise ConfigError(f"{file} has version {version}, this Libra reads {PROFILE_VERSION}; run `libra calibrate` again")
@@ -172,12 +163,23 @@ def require_software(profile: MeasuredProfile, software: Mapping[str, str], wher
 
 
 def _profile(values: dict[str, Any]) -> MeasuredProfile:
-    engines = tuple(_engine_law(engine) for engine in values["engines"])
+    engines = tuple(_engine_law(**engine) for engine in values["engines"])
     trainers = tuple(TrainerLawFit(**trainer) for trainer in values["trainers"])
-    rest: dict[str, Any] = {name: value for name, value in values.items() if name not in ("engines", "trainers")}
-    return MeasuredProfile(engines=engines, trainers=trainers, **rest)
+    software = dict[str, str](**values["software"])
+    rest: dict[str, Any] = {name: value for name, value in values.items() if name not in ("engines", "trainers", "software")}
+    profile = MeasuredProfile(engines=engines, trainers=trainers, software=software, **rest)
+    for part in (profile, *engines, *(engine.coefficients for engine in engines), *trainers):
+        _require_plain(part)
+    return profile
 
 
-def _engine_law(values: dict[str, Any]) -> EngineLawFit:
-    rest: dict[str, Any] = {name: value for name, value in values.items() if name != "coefficients"}
-    return EngineLawFit(coefficients=StepCoefficients(**values["coefficients"]), **rest)
+def _require_plain(part: MeasuredProfile | EngineLawFit | StepCoefficients | TrainerLawFit) -> None:
+    """Raises `TypeError` for a number or text of the part that is none."""
+    for item in fields(part):
+        value = getattr(part, item.name)
+        if item.type in _PLAIN and not isinstance(value, _PLAIN[item.type]):
+            raise TypeError(f"{item.name} is {value!r}")
+
+
+def _engine_law(*, coefficients: dict[str, Any], **rest: Any) -> EngineLawFit:
+    return EngineLawFit(coefficients=StepCoefficients(**coefficients), **rest)

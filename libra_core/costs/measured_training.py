@@ -10,10 +10,9 @@ from math import ceil
 
 import numpy as np
 
-from libra_core.costs.curves import Array
 from libra_core.costs.facts import Fit
 from libra_core.costs.layouts import TrainingLoad
-from libra_core.costs.least_squares import robust_fit
+from libra_core.costs.least_squares import left_out, robust_fit
 from libra_core.errors import ConfigError
 
 
@@ -66,7 +65,7 @@ def fit_trainer(tp: int, pp: int, visits: TrainerVisits) -> TrainerLawFit:
     at = np.array([[cell.micro_batches, cell.load.tokens, cell.load.squared_tokens] for cell in visits.cells])
     seconds = np.array([cell.seconds for cell in visits.cells])
     law, _ = robust_fit(at, seconds)
-    left_out = np.abs(_left_out(at, seconds) / seconds - 1)
+    off = np.abs(left_out(robust_fit, at, seconds) / seconds - 1)
     batches = np.array([[cell.micro_batches, cell.load.tokens, cell.load.squared_tokens] for cell in visits.batches])
     measured = np.array([cell.seconds for cell in visits.batches])
     return TrainerLawFit(
@@ -76,21 +75,11 @@ def fit_trainer(tp: int, pp: int, visits: TrainerVisits) -> TrainerLawFit:
         s_per_token=law[1],
         s_per_token2=law[2],
         step_s=visits.step_s,
-        held_out_median_error=float(np.median(left_out)),
-        held_out_worst_error=float(np.max(left_out)),
+        held_out_median_error=float(np.median(off)),
+        held_out_worst_error=float(np.max(off)),
         batch_error=float(np.median(batches @ np.asarray(law) / measured - 1)),
         num_cells=len(visits.cells),
     )
-
-
-def _left_out(at: Array, seconds: Array) -> Array:
-    """Forecast of each row by the law of the others, `[n]`."""
-    forecast = np.empty_like(seconds)
-    for index in range(len(seconds)):
-        others = np.arange(len(seconds)) != index
-        law, _ = robust_fit(at[others], seconds[others])
-        forecast[index] = at[index] @ np.asarray(law)
-    return forecast
 
 
 class MeasuredTrainingCosts:

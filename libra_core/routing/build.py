@@ -78,12 +78,18 @@ _BUILDERS: dict[str, Callable[[RouterSetup], Policy]] = {
     "oracle": _oracle,
 }
 POLICIES = tuple(_BUILDERS)
-"""The first three are C-MLFQ: they read the prefix tree. `cmlfq` is another name of the first."""
+READS_TREE = POLICIES[:3]
+"""C-MLFQ: they read the prefix tree. `cmlfq` is another name of the first."""
+
+
+def plain_name(name: str) -> str:
+    """Without the other name."""
+    return "expected_cost" if name == "cmlfq" else name
 
 
 def build_policy(name: str, setup: RouterSetup) -> Policy:
     """Raises `ConfigError` for an unknown name, and for one whose needs `setup` lacks."""
-    builder = _BUILDERS.get("expected_cost" if name == "cmlfq" else name)
+    builder = _BUILDERS.get(plain_name(name))
     if builder is None:
         raise ConfigError(f"there is no routing policy {name!r}; there are cmlfq (= expected_cost), {', '.join(POLICIES)}")
     return builder(setup)

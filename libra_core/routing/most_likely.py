@@ -21,16 +21,17 @@ from libra_core.routing.tree_reader import ENOUGH, TreeReader
 from libra_core.types.ids import EngineId, TrajectoryId
 
 _CENTRES = np.array(CENTRES)
+_CONFIDENCE = 0.75
+"""Least probability of the target."""
 
 
 class MostLikely:
-    """`confidence`: least probability of the target; before the first turn the most probable bucket is taken whatever it has."""
+    """Before the first turn the most probable bucket is taken whatever it has."""
 
-    def __init__(self, buckets: Buckets, tree: PrefixTree, *, start: Start, seed: int, confidence: float = 0.75) -> None:
+    def __init__(self, buckets: Buckets, tree: PrefixTree, *, start: Start, seed: int) -> None:
         self.buckets = buckets
         self.reader = TreeReader(tree)
         self._start: Start = start
-        self._confidence = confidence
         self._placement = Placement(seed)
         self._first: dict[TrajectoryId, int] = {}
         """Bucket in which a trajectory was first seen."""
@@ -45,7 +46,7 @@ class MostLikely:
             likely = int(np.argmax(shares))
             if home is None:
                 target = likely if self._start == "predicted" or turn.tool_returns else 0
-            elif shares[likely] >= self._confidence:
+            elif shares[likely] >= _CONFIDENCE:
                 target = likely
         return self._placement.in_bucket(target, turn.current, engines).engine_id
 

@@ -72,7 +72,10 @@ def load_tree(path: Path, settings: TreeSettings | None = None) -> PrefixTree:
     Raises:
         CheckpointError: one sentence; nothing on disk is touched.
     """
-    content = path.read_bytes()
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"the prefix tree {path} cannot be read: {error}") from None
     line, _, sealed = content.partition(b"\n")
     header = _header(line, path)
     if header["version"] != VERSION:

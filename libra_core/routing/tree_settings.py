@@ -14,7 +14,7 @@ class TreeSettings:
     half_life: float | None = 8192.0
     """Finished trajectories after which one counts half. None: nothing is forgotten."""
     max_nodes: int = 400_000
-    """Beyond it the nodes of least evidence go. A node takes about 330 bytes."""
+    """Beyond it the nodes of least evidence go. A node takes about 400 bytes."""
     max_events: int = 4000
     """Kinds of tool returns told apart (tool, status, payload class); later kinds share one."""
     payload_limits: tuple[int, ...] = (100, 1000, 10_000)

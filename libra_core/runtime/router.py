@@ -14,10 +14,10 @@ from libra_core.config import LibraConfig
 from libra_core.planning.run_laws import load_run_laws
 from libra_core.ports.routing import NO_PROMPT, EngineLoad, FinishedTrajectory, TurnContext
 from libra_core.routing.buckets import Buckets, buckets_from_lengths, usual_quantiles
-from libra_core.routing.build import Policy, RouterSetup, build_policy
+from libra_core.routing.build import READS_TREE, Policy, RouterSetup, build_policy, plain_name
 from libra_core.routing.costs import CostTable, EngineLaw, table_for
 from libra_core.routing.prefix_tree import PrefixTree
-from libra_core.routing.tree_file import encode_tree, load_newest_tree, write_tree
+from libra_core.routing.tree_file import load_newest_tree, save_tree
 from libra_core.routing.tree_settings import TreeSettings
 from libra_core.runtime.specs import plan_of
 from libra_core.types.ids import EngineId, TrajectoryId
@@ -25,7 +25,6 @@ from libra_core.types.reports import RoutingReport
 
 logger = logging.getLogger(__name__)
 
-_READS_TREE = frozenset({"cmlfq", "expected_cost", "mean_p90", "most_likely"})
 _KEPT_LENGTHS = 4096
 _RECENT = 1024
 _RETUNE_EVERY = 256
@@ -55,12 +54,13 @@ class FleetRouter:
         self.degrees = tuple(sorted({group.tp for group in config.rollout.engines}))
         self._laws = laws
         self._folder = folder
-        self._tree = self._open_tree(resumed) if config.routing.policy in _READS_TREE else None
+        self._tree = self._open_tree(resumed) if plain_name(config.routing.policy) in READS_TREE else None
         self._lengths: deque[float] = deque(self._known_lengths(), maxlen=_KEPT_LENGTHS)
         self._buckets = self._first_buckets()
         self._policy: Policy = build_policy(config.routing.policy, self._setup())
         self._pending: deque[FinishedTrajectory] = deque()
-        self._writing = False
+        self._write: asyncio.Future[None] | None = None
+        """Of the tree, in a thread; it outlives a cancelled `save`."""
         self._written = 0 if self._tree is None else self._tree.learnt
         self._written_s = 0.0
         self._moves_of: dict[TrajectoryId, int] = {}
@@ -137,24 +137,29 @@ class FleetRouter:
 
     async def save(self, *, at_once: bool = False) -> None:
         """Write the tree beside the run when it has grown; at most every half a minute in a thread, or `at_once` in this one,
-        where threads may all be taken by tools or have ended."""
+        where threads may all be taken by tools or have ended; a write that a thread has begun ends first."""
+        if at_once and self._write is not None and not self._write.done():
+            await asyncio.wait([self._write], timeout=_SAVE_EVERY_S)
+            self.settle()
         tree = self._tree
         if tree is None or self._writing or tree.learnt == self._written:
             return
         if not at_once and time.monotonic() - self._written_s < _SAVE_EVERY_S:
             return
-        self._writing, self._written_s = True, time.monotonic()
+        self._written_s, learnt = time.monotonic(), tree.learnt
         try:
-            learnt = tree.learnt
             if at_once:
-                write_tree(encode_tree(tree), tree_path(self._folder))
+                save_tree(tree, tree_path(self._folder))
             else:
-                await asyncio.to_thread(lambda: write_tree(encode_tree(tree), tree_path(self._folder)))
+                self._write = asyncio.get_running_loop().run_in_executor(None, save_tree, tree, tree_path(self._folder))
+                await asyncio.shield(self._write)
             self._written = learnt
         except OSError as error:
             logger.warning("the prefix tree could not be written to %s: %s; the run goes on", self._folder, error)
-        finally:
-            self._writing = False
+
+    @property
+    def _writing(self) -> bool:
+        return self._write is not None and not self._write.done()
 
     def _begin_report(self) -> None:
         self._decisions = self._moves = self._moved_tokens = self._ahead = self._ended_tokens = 0

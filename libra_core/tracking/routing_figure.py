@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from libra_core.errors import ConfigError
+from libra_core.routing.build import READS_TREE
 from libra_core.routing.evaluate.evaluation import Row
-from libra_core.routing.evaluate.verdict import VARIANTS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,6 +45,6 @@ def _panel(axis: "Axes", rows: Sequence[Row]) -> None:
         names,
         [row.figures.regret_s for row in rows][::-1],
         xerr=[row.regret_interval_s for row in rows][::-1],
-        color=[_OURS if name in VARIANTS else _OTHERS for name in names],
+        color=[_OURS if name in READS_TREE else _OTHERS for name in names],
     )
     axis.tick_params(labelsize=7)

@@ -50,6 +50,9 @@ class EngineMeter:
             raise DeadlineError(
                 f"the {self._name} did not start within {spec.start_deadline_s:.0f} s; its last words: {' '.join(words).strip()}"
             ) from None
+        except BaseException:
+            self.close()
+            raise
         self._within_s = measured_within_s
         self._last_s = time.monotonic() + measured_within_s
 

@@ -47,8 +47,6 @@ class EvaluationSettings:
     """GRPO-like orders that figures are averaged over."""
     in_flight: int = 16
     start: Start = "predicted"
-    hysteresis: float | None = None
-    """Unset: the router's own."""
     seed: int = 0
     embed: Embed | None = None
     """Sentence model of the `embedding` policy."""
@@ -151,7 +149,7 @@ def make_policy(
         total_tokens=total_tokens,
         embed=settings.embed,
     )
-    return build_policy(name, setup if settings.hysteresis is None else replace(setup, hysteresis=settings.hysteresis))
+    return build_policy(name, setup)
 
 
 def _row(data_set: str, order: Order, policy: str, runs: Sequence[Sequence[Routed]]) -> Row:

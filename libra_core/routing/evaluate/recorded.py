@@ -7,6 +7,8 @@ act on, whatever the recording says of it.
 
 import gzip
 import json
+import math
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +97,7 @@ def _lines(path: Path) -> list[str]:
     try:
         raw = path.read_bytes()
         return (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8").splitlines()
-    except (OSError, EOFError, UnicodeDecodeError, gzip.BadGzipFile) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise ConfigError(f"cannot read the recorded trajectories {path}: {error}") from None
 
 
@@ -130,6 +132,8 @@ def _turns(values: dict[str, Any], where: str) -> tuple[RecordedTurn, ...]:
     if not all(isinstance(column, list) for column in columns) or not columns[0] or len({len(column) for column in columns}) > 1:
         raise ConfigError(f"{where}: gen_tok, tool, status and ret_tok must be lists of one length, at least 1")
     seconds = values.get("tool_s") or [None] * len(columns[0])
+    if not isinstance(seconds, list):
+        raise ConfigError(f"{where}: tool_s must be a list, one entry a turn")
     if len(seconds) != len(columns[0]):
         raise ConfigError(f"{where}: tool_s has {len(seconds)} entries for {len(columns[0])} turns")
     return tuple(
@@ -138,7 +142,7 @@ def _turns(values: dict[str, Any], where: str) -> tuple[RecordedTurn, ...]:
             tool=str(tool),
             status=_status(status, where),
             payload_tokens=_count(returned, f"{where}: ret_tok"),
-            tool_s=UNRECORDED_TOOL_S if tool_s is None else float(tool_s),
+            tool_s=UNRECORDED_TOOL_S if tool_s is None else _seconds(tool_s, f"{where}: tool_s"),
         )
         for generated, tool, status, returned, tool_s in zip(*columns, seconds, strict=True)
     )
@@ -150,7 +154,14 @@ def _count(value: Any, what: str) -> int:
     return value
 
 
+def _seconds(value: Any, what: str) -> float:
+    """Recordings hold a few below zero, for whatever reason; they are taken as they are."""
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise ConfigError(f"{what} is {value!r}; it must be a number of seconds")
+    return float(value)
+
+
 def _status(value: Any, where: str) -> ToolStatus:
-    if value not in _STATUSES:
+    if not isinstance(value, str) or value not in _STATUSES:
         raise ConfigError(f"{where}: status {value!r} is none of {', '.join(_STATUSES)}")
     return _STATUSES[value]

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from libra_core.routing.build import READS_TREE
 from libra_core.routing.evaluate.evaluation import Row
 from libra_core.routing.evaluate.figures import Figures
 from libra_core.routing.evaluate.orders import Order
 
-VARIANTS = ("expected_cost", "mean_p90", "most_likely")
-"""C-MLFQ: the policies that read the prefix tree."""
 F1_RIVALS = ("mlfq", "embedding")
 TOLERANCE = 0.03
 
@@ -53,8 +52,8 @@ def verdicts(rows: Sequence[Row]) -> list[Verdict]:
 
 
 def _verdict(rows: Sequence[Row]) -> Verdict | None:
-    variants = [row for row in rows if row.policy in VARIANTS]
-    baselines = [row for row in rows if row.policy not in (*VARIANTS, "oracle")]
+    variants = [row for row in rows if row.policy in READS_TREE]
+    baselines = [row for row in rows if row.policy not in (*READS_TREE, "oracle")]
     if not variants or not baselines:
         return None
     best = min(variants, key=lambda row: row.figures.regret_s)

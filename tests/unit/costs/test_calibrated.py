@@ -8,26 +8,15 @@ from libra_core.costs.calibrated import CalibratedEngines, CalibratedTrainer
 from libra_core.costs.facts import ModelFacts
 from libra_core.costs.layouts import TrainingLoad, TrainingShape
 from libra_core.costs.measured import PROFILE_VERSION, EngineLawFit, MeasuredProfile
-from libra_core.costs.measured_training import TrainerLawFit
 from libra_core.costs.profiles import load_device, load_model
 from libra_core.costs.rollout import RolloutCosts, StepCoefficients, scaled
 from libra_core.costs.training import TrainingCosts
+from support.laws import trainer_law
 
 PLAIN = TrainingShape(recompute=False, distributed_optimizer=False, sequence_parallel=False, micro_batch_tokens=1024)
 LOAD = TrainingLoad.of([300.0] * 32)
 STEP = StepCoefficients(a_s=9e-3, b_s=2e-4, c_s=1e-8, prefill_a_s=5e-3, prefill_b_s_per_token=3e-5, prefill_c_s_per_token2=1e-9)
-LAW = TrainerLawFit(
-    tp=1,
-    pp=1,
-    micro_batch_s=0.01,
-    s_per_token=1e-4,
-    s_per_token2=5e-8,
-    step_s=0.006,
-    held_out_median_error=0.033,
-    held_out_worst_error=0.1,
-    batch_error=0.0,
-    num_cells=15,
-)
+LAW = trainer_law(step_s=0.006, held_out_median_error=0.033)
 
 
 def model() -> ModelFacts:

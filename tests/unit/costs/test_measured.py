@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from libra_core.costs.measured import (
     PROFILE_VERSION,
@@ -12,8 +13,8 @@ from libra_core.costs.measured import (
     read_measured,
     write_measured,
 )
-from libra_core.costs.measured_training import TrainerLawFit
 from libra_core.errors import ConfigError
+from support.laws import trainer_law
 
 SOFTWARE = {"vllm": "0.32.0", "torch": "2.13.0"}
 DECODE = [
@@ -23,18 +24,7 @@ DECODE = [
 ]
 PREFILL = [PrefillCell(prompt_tokens=n, seconds=3e-3 + 3e-5 * n + 3e-8 * n * n / 2) for n in (32, 256, 1024, 1900)]
 
-TRAINER = TrainerLawFit(
-    tp=1,
-    pp=1,
-    micro_batch_s=0.01,
-    s_per_token=1e-4,
-    s_per_token2=6e-8,
-    step_s=0.005,
-    held_out_median_error=0.02,
-    held_out_worst_error=0.1,
-    batch_error=-0.05,
-    num_cells=9,
-)
+TRAINER = trainer_law(s_per_token2=6e-8, held_out_median_error=0.02, batch_error=-0.05, num_cells=9)
 
 
 def profile() -> MeasuredProfile:
@@ -81,6 +71,32 @@ def test_a_profile_of_another_version_is_refused(tmp_path: Path) -> None:
 
 def test_a_damaged_profile_is_refused(tmp_path: Path) -> None:
     (tmp_path / "host.yaml").write_text(f"version: {PROFILE_VERSION}\n")
+    with pytest.raises(ConfigError, match="run `libra calibrate` again"):
+        read_measured(tmp_path / "host.yaml")
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("engines", "none"),
+        ("engines", [None]),
+        ("engines", [[]]),
+        ("software", None),
+        ("software", ["vllm"]),
+        ("model", None),
+        ("max_context_tokens", "many"),
+    ],
+)
+def test_a_profile_with_a_part_of_another_form_is_refused(tmp_path: Path, part: str, value: object) -> None:
+    file = tmp_path / "host.yaml"
+    write_measured(profile(), file)
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {part: value}))
+    with pytest.raises(ConfigError, match="run `libra calibrate` again"):
+        read_measured(file, software=SOFTWARE)
+
+
+def test_a_profile_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "host.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="run `libra calibrate` again"):
         read_measured(tmp_path / "host.yaml")
 

@@ -1,27 +1,20 @@
 """The time that a calibration takes; its laws are tested in `unit/costs`, a whole one in `integration/test_calibrate.py`."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from flows.cli import app
 from libra_core.costs.measured_training import TrainerLawFit
-from libra_core.engines.calibration import sweeps
-from libra_core.engines.calibration.calibrate import QUICK, Grid, Parts
+from libra_core.engines.calibration import meter, sweeps
+from libra_core.engines.calibration.calibrate import QUICK, Grid, Parts, calibration_spec
 from libra_core.engines.calibration.sweeps import sweeps_within
-from libra_core.errors import DeadlineError
+from libra_core.errors import DeadlineError, EngineLostError
+from support.laws import trainer_law
 
-LAW = TrainerLawFit(
-    tp=1,
-    pp=1,
-    micro_batch_s=0.01,
-    s_per_token=1e-4,
-    s_per_token2=5e-8,
-    step_s=0.005,
-    held_out_median_error=0.03,
-    held_out_worst_error=0.1,
-    batch_error=0.0,
-    num_cells=15,
-)
+LAW = trainer_law()
 
 
 class Clock:
@@ -78,3 +71,34 @@ def test_a_part_that_fails_costs_its_own_law_only() -> None:
 def test_a_host_on_which_the_first_part_fails_is_no_host_to_calibrate() -> None:
     with pytest.raises(DeadlineError):
         Parts(lambda _line: None).add("engine TP1", failing)
+
+
+def test_an_engine_that_fails_to_start_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[bool] = []
+
+    class Broken:
+        def __init__(self, *_arguments: object, **_named: object) -> None:
+            pass
+
+        def call(self, *_arguments: object, **_named: object) -> None:
+            raise EngineLostError("no memory")
+
+        def close(self) -> None:
+            ended.append(True)
+
+    monkeypatch.setattr(meter, "RemoteObject", Broken)
+    with pytest.raises(EngineLostError):
+        meter.EngineMeter(calibration_spec(tmp_path, 1), vocab_size=8, log=tmp_path / "log")
+    assert ended == [True]
+
+
+@pytest.mark.parametrize("output", ["file/profile.yaml", "folder"])
+def test_a_profile_that_cannot_be_stored_is_refused_before_the_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setattr("libra_core.engines.calibration.calibrate.calibrate", lambda *_: pytest.fail("it has measured"))
+    done = CliRunner().invoke(app, ["calibrate", "--output", str(tmp_path / output)])
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "choose another --output" in done.stderr

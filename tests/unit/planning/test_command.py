@@ -12,7 +12,7 @@ from flows.cli import app
 from libra_core.config import load_config
 from libra_core.costs.api import StepCoefficients
 from libra_core.costs.measured import PROFILE_VERSION, EngineLawFit, MeasuredProfile, write_measured
-from libra_core.costs.measured_training import TrainerLawFit
+from support.laws import trainer_law
 
 ROOT = Path(__file__).parents[3]
 QUICKSTART = str(ROOT / "configs" / "experiment" / "quickstart.yaml")
@@ -84,18 +84,7 @@ def host_profile(folder: Path, hidden: int = 128) -> list[str]:
     step = StepCoefficients(
         a_s=8e-3, b_s=1e-4, c_s=1e-8, prefill_a_s=5e-3, prefill_b_s_per_token=3e-5, prefill_c_s_per_token2=1e-9
     )
-    trainer = TrainerLawFit(
-        tp=1,
-        pp=1,
-        micro_batch_s=0.01,
-        s_per_token=1e-4,
-        s_per_token2=5e-8,
-        step_s=0.005,
-        held_out_median_error=0.03,
-        held_out_worst_error=0.1,
-        batch_error=0.0,
-        num_cells=15,
-    )
+    trainer = trainer_law()
     profile = MeasuredProfile(
         version=PROFILE_VERSION,
         host="here",

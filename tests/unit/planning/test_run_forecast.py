@@ -29,6 +29,7 @@ from libra_core.planning.run_forecast import (
 from libra_core.planning.run_laws import load_run_laws
 from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
 from libra_core.types.reports import IterationReport
+from support.laws import trainer_law
 from support.reports import iteration_report, rollout_report, update_report
 
 STEP = StepCoefficients(a_s=0.01, b_s=0.001, c_s=0.0, prefill_a_s=0.0, prefill_b_s_per_token=0.0, prefill_c_s_per_token2=0.0)
@@ -45,18 +46,7 @@ BATCH = GeneratedBatch(
     longest_generated_tokens=80,
     longest_tool_s=0.5,
 )
-TRAINER = TrainerLawFit(
-    tp=1,
-    pp=1,
-    micro_batch_s=0.01,
-    s_per_token=1e-4,
-    s_per_token2=1e-8,
-    step_s=0.005,
-    held_out_median_error=0.03,
-    held_out_worst_error=0.1,
-    batch_error=0.0,
-    num_cells=15,
-)
+TRAINER = trainer_law(s_per_token2=1e-8)
 HF_CONFIG = """{"model_type": "qwen3", "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 128, "head_dim": 32,
 "num_hidden_layers": 4, "intermediate_size": 384, "vocab_size": 1024, "tie_word_embeddings": true,
 "max_position_embeddings": 512}"""

@@ -103,6 +103,8 @@ def test_the_table_names_policies_and_majority(tmp_path: Path) -> None:
         (["--buckets", "1,2,3,4"], "names 4 limits"),
         (["--buckets", "soon"], "no list of limits"),
         (["--buckets", "P50,P100"], "below P100"),
+        (["--buckets", "Pnan"], "a finite number"),
+        (["--buckets", "4000,inf"], "a finite number"),
         (["--epochs", "0"], "--epochs is 0"),
         (["--start", "large"], "--start 'large'"),
     ],

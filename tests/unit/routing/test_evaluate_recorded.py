@@ -53,6 +53,10 @@ def test_trajectories_without_tokens_are_left_out(tmp_path: Path) -> None:
         (line(gen_tok=[-1, 2]), "gen_tok is -1"),
         (line(ret_tok=[1.5, 2]), "ret_tok is 1.5"),
         (line(status=["odd", "ok"]), "status 'odd' is none of ok"),
+        (line(status=[["ok"], "ok"]), "is none of ok"),
+        (line(tool_s=5), "tool_s must be a list"),
+        (line(tool_s=["soon", 1.0]), "tool_s is 'soon'"),
+        (line(tool_s=[float("nan"), 1.0]), "tool_s is nan"),
         (line(tool_s=[1.0]), "tool_s has 1 entries for 2 turns"),
         (line(gen_tok=[0, 0]), "holds no trajectory"),
     ],
@@ -67,6 +71,9 @@ def test_a_missing_or_cut_file_is_a_sentence(tmp_path: Path) -> None:
         read_recorded(tmp_path / "none.jsonl")
     cut = tmp_path / "cut.jsonl.gz"
     cut.write_bytes(gzip.compress(b"x" * 1000)[:-9])
+    with pytest.raises(ConfigError, match="cannot read"):
+        read_recorded(cut)
+    cut.write_bytes(gzip.compress(b"")[:10] + b"\xff" * 20)
     with pytest.raises(ConfigError, match="cannot read"):
         read_recorded(cut)
 

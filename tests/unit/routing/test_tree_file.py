@@ -97,3 +97,13 @@ def test_a_writer_that_dies_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(OSError, match="disk full"):
         save_tree(tree_of(20), path)
     assert load_tree(path).learnt == 10
+
+
+def test_a_tree_that_cannot_be_read_gives_way_to_the_one_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "tree"
+    save_tree(tree_of(10), previous_of(path))
+    path.mkdir()
+    tree, refusal = load_newest_tree(path, tree_of(0).settings)
+    assert tree.learnt == tree_of(10).learnt
+    assert refusal is not None
+    assert "cannot be read" in refusal

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from libra_core.config.loading import validate_config
 from libra_core.errors import ConfigError
 from libra_core.routing.buckets import Buckets
+from libra_core.routing.tree_file import load_tree
 from libra_core.runtime.router import Ending, FleetRouter, accuracy, tail_recall, tree_path
 from libra_core.types.ids import EngineId
 from support.routing import OK, TIMEOUT, engine, finished, turn
@@ -108,6 +110,36 @@ def test_the_tree_is_saved_at_the_end_although_the_threads_of_tools_have_ended(t
 
     asyncio.run(end_of_a_run())
     assert tree_path(tmp_path).exists()
+
+
+def test_a_save_that_is_cancelled_at_the_end_does_not_write_beside_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = router(tmp_path)
+    teach(target, 1)
+    began, go_on = threading.Event(), threading.Event()
+    writers: list[str] = []
+
+    def slow_disk(_file: int) -> None:
+        writers.append("in")
+        began.set()
+        assert go_on.wait(10)
+        writers.append("out")
+
+    async def end_of_a_run() -> None:
+        saving = asyncio.create_task(target.save())
+        await asyncio.to_thread(began.wait, 10)
+        saving.cancel()
+        await asyncio.gather(saving, return_exceptions=True)
+        target.learn(finished([7], name="late"))
+        threading.Timer(0.1, go_on.set).start()
+        target.settle()
+        await target.save(at_once=True)
+
+    monkeypatch.setattr("libra_core.routing.tree_file.os.fsync", slow_disk)
+    asyncio.run(end_of_a_run())
+    assert writers == ["in", "out", "in", "out"]
+    assert load_tree(tree_path(tmp_path)).learnt == 3
 
 
 def test_a_report_counts_since_the_last_one(tmp_path: Path) -> None:
