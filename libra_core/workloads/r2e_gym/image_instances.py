@@ -116,7 +116,7 @@ class ImageRepositories:
                 prepared = await sandbox.run(shell("git apply --whitespace=nowarn -", chosen.test_patch))
                 if prepared.exit_code != 0:
                     return False  # the changes stand where the hidden tests must go
-            result = await sandbox.run(shell(pytest_command(chosen)))
+            result = await sandbox.run(shell(pytest_command(chosen), wall_s=self._settings.test_wall_s))
         finally:
             await sandbox.close()
         if result.outcome is not Outcome.EXITED:
@@ -147,8 +147,8 @@ def pytest_command(instance: ImageInstance) -> str:
     return f"{_ACTIVATE}; python -m pytest -q -p no:cacheprovider {names}"
 
 
-def shell(script: str, stdin: str = "") -> SandboxCommand:
-    return SandboxCommand(argv=("/bin/sh", "-c", script), input=stdin)
+def shell(script: str, stdin: str = "", *, wall_s: float | None = None) -> SandboxCommand:
+    return SandboxCommand(argv=("/bin/sh", "-c", script), input=stdin, wall_s=wall_s)
 
 
 class _InFolder:

@@ -40,7 +40,7 @@ class ContainerSandbox:
     async def run(self, command: SandboxCommand) -> SandboxResult:
         limits = self._limits
         if command.wall_s is not None:
-            limits = replace(limits, wall_s=min(limits.wall_s, command.wall_s))
+            limits = replace(limits, wall_s=command.wall_s)
         started_s = time.monotonic()
         said = await self._command(
             exec_arguments(self._name, command, limits),

@@ -31,7 +31,7 @@ class SandboxCommand:
     input: str = ""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     wall_s: float | None = None
-    """Tighter than the limits' own, when given."""
+    """Instead of the limits' own, when given."""
 
 
 class Outcome(StrEnum):

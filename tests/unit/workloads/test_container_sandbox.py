@@ -64,6 +64,12 @@ def test_deadline_inside_the_container_is_a_timeout(program: Path) -> None:
     assert (result.outcome, result.status) == (Outcome.TIMEOUT, ToolStatus.TIMEOUT)
 
 
+def test_a_command_may_bring_a_longer_deadline_than_the_policys(program: Path) -> None:
+    _run(program, "true", wall_s=2 * LIMITS.wall_s)
+    executed = (program.parent / "log").read_text().splitlines()[1]
+    assert "timeout --signal=KILL 40.000 " in executed
+
+
 def test_failing_command_is_an_error_of_the_policy(program: Path) -> None:
     assert _run(program, "exit 4").exit_code == 4
 

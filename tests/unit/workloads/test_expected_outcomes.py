@@ -54,9 +54,11 @@ class Container:
     def __init__(self, log: str) -> None:
         self._log = log
         self.scripts: list[str] = []
+        self.walls_s: list[float | None] = []
 
     async def run(self, command: SandboxCommand) -> SandboxResult:
         self.scripts.append(command.argv[-1])
+        self.walls_s.append(command.wall_s)
         tests = "bash run_tests.sh" in command.argv[-1]
         return SandboxResult(
             outcome=Outcome.EXITED, exit_code=1 if tests else 0, output=self._log if tests else "", duration_s=0.0
@@ -100,3 +102,4 @@ def test_the_policy_sees_no_hidden_test_and_the_verdict_does(tmp_path: Path) -> 
     assert "':!r2e_tests' ':!run_tests.sh'" in agent.scripts[1]
     assert not [script for script in judge.scripts if script.startswith("rm ")]
     assert "ln -s /r2e_tests r2e_tests" in judge.scripts[-1]
+    assert judge.walls_s[-1] == R2EGymConfig().test_wall_s
