@@ -95,8 +95,12 @@ class ImageRepositories:
     async def open(self, instance: str) -> Sandbox:
         """Without the hidden tests that R2E-Gym's images carry."""
         sandbox = await self._fresh(instance)
-        if not self._instances[instance].tests:
-            await sandbox.run(shell(f"rm -rf /{_HIDDEN} {_HIDDEN} {_RUNNER}"))
+        try:
+            if not self._instances[instance].tests:
+                await _hide_tests(sandbox)
+        except BaseException:
+            await sandbox.close()
+            raise
         return sandbox
 
     async def collect(self, sandbox: Sandbox, instance: str) -> str:
@@ -126,6 +130,14 @@ class ImageRepositories:
     async def _fresh(self, instance: str) -> Sandbox:
         sandbox = await self._host.open_image(image_of(self._instances[instance], self._settings.image))
         return _InFolder(sandbox, self._settings.repo_folder)
+
+
+async def _hide_tests(sandbox: Sandbox) -> None:
+    removed = await sandbox.run(shell(f"rm -rf /{_HIDDEN} {_HIDDEN} {_RUNNER}"))
+    if removed.exit_code != 0:
+        raise SandboxLostError(
+            f"the hidden tests cannot be removed from the policy's sandbox: {removed.output[-300:]} {removed.note}"
+        )
 
 
 def image_of(instance: ImageInstance, template: str | None) -> str:

@@ -16,7 +16,7 @@ _PROGRAM = """#!/bin/sh
 echo "$@" >> {log}
 verb=$1
 case "$verb" in
-  run) case "$*" in *missing*) echo "no such image" >&2; exit 125;; esac; echo id;;
+  run) case "$*" in *slow*) sleep 30;; *missing*) echo "no such image" >&2; exit 125;; esac; echo id;;
   exec) shift; while [ "$1" != timeout ]; do shift; done; exec "$@";;
   rm) ;;
 esac
@@ -82,3 +82,13 @@ def test_lost_container_is_not_the_policys_fault(program: Path) -> None:
 def test_missing_image_is_said(program: Path) -> None:
     with pytest.raises(SandboxLostError, match="no such image"):
         asyncio.run(ContainerSandbox.start(str(program), "missing", LIMITS))
+
+
+def test_a_cancelled_start_leaves_no_container(program: Path) -> None:
+    async def cut_short() -> None:
+        async with asyncio.timeout(0.5):
+            await ContainerSandbox.start(str(program), "slow", LIMITS)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(cut_short())
+    assert (program.parent / "log").read_text().splitlines()[-1].startswith("rm --force --volumes libra-")
