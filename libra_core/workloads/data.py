@@ -37,6 +37,7 @@ def prepare_files(workload: str, sources: Sequence[Path], corpus: Path | None, f
     Raises:
         ConfigError: for a file that is missing, damaged or of another schema, with the row; nothing is copied then.
     """
+    _distinct([*sources, *([corpus] if corpus else [])])
     counts: dict[Path, int] = {}
     for number, source in enumerate(sources):
         report(f"reading {source.name}", number / (len(sources) + 1))
@@ -51,6 +52,14 @@ def prepare_files(workload: str, sources: Sequence[Path], corpus: Path | None, f
     (folder / MANIFEST_FILE).write_text(json.dumps({"workload": workload, "files": files}, indent=1), encoding="utf-8")
     report("data are ready", 1.0)
     return {"workload": workload, "folder": str(folder), "files": files}
+
+
+def _distinct(files: Sequence[Path]) -> None:
+    """All are kept in one folder."""
+    by_name: dict[str, Path] = {}
+    for file in files:
+        if (other := by_name.setdefault(file.name, file)) != file:
+            raise ConfigError(f"{other} and {file} have the same name and are kept in one folder; rename one of them")
 
 
 def _rows(workload: str, source: Path) -> int:
@@ -83,4 +92,6 @@ def _kept(source: Path, folder: Path, rows: int | None) -> dict[str, Any]:
     target = folder / source.name
     if source.resolve() != target.resolve():
         shutil.copyfile(source, target)
-    return {"sha256": hashlib.sha256(target.read_bytes()).hexdigest(), "bytes": target.stat().st_size, "rows": rows}
+    with target.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"sha256": digest, "bytes": target.stat().st_size, "rows": rows}
