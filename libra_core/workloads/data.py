@@ -31,20 +31,23 @@ def prepare_embedded(config: LibraConfig, report: Report) -> dict[str, Any]:
             return {"workload": config.workload.kind, "folder": None}
 
 
-def prepare_files(workload: str, sources: Sequence[Path], corpus: Path | None, folder: Path, report: Report) -> dict[str, Any]:
-    """Copy files that load into `folder`, index the corpus, and write the manifest.
+def prepare_files(
+    config: LibraConfig, sources: Sequence[Path], corpus: Path | None, folder: Path, report: Report
+) -> dict[str, Any]:
+    """Copy files that load into `folder`, index the corpus where a run looks for it, and write the manifest.
 
     Raises:
         ConfigError: for a file that is missing, damaged or of another schema, with the row; nothing is copied then.
     """
     _distinct([*sources, *([corpus] if corpus else [])])
+    workload = config.workload.kind
     counts: dict[Path, int] = {}
     for number, source in enumerate(sources):
         report(f"reading {source.name}", number / (len(sources) + 1))
         counts[source] = _rows(workload, source)
     if corpus is not None:
         report(f"indexing {corpus.name}", len(sources) / (len(sources) + 1))
-        _index(workload, corpus, folder)
+        _index(config, corpus)
     folder.mkdir(parents=True, exist_ok=True)
     files = {source.name: _kept(source, folder, rows) for source, rows in counts.items()}
     if corpus is not None:
@@ -80,12 +83,13 @@ def _rows(workload: str, source: Path) -> int:
             raise ConfigError(f"workload {workload} reads no files")
 
 
-def _index(workload: str, corpus: Path, folder: Path) -> None:
-    if workload != "search_r1":
-        raise ConfigError(f"--corpus belongs to search_r1, not to {workload}")
+def _index(config: LibraConfig, corpus: Path) -> None:
+    if config.workload.kind != "search_r1":
+        raise ConfigError(f"--corpus belongs to search_r1, not to {config.workload.kind}")
+    from libra_core.workloads.search_r1.choose import index_cache
     from libra_core.workloads.search_r1.corpus_index import open_corpus
 
-    open_corpus(corpus, folder / "bm25")
+    open_corpus(corpus, index_cache(config))
 
 
 def _kept(source: Path, folder: Path, rows: int | None) -> dict[str, Any]:

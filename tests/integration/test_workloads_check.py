@@ -45,7 +45,10 @@ def test_python_is_run_for_mathematics(capfd: pytest.CaptureFixture[str]) -> Non
     assert facts["success"] == 1.0
 
 
-def test_files_are_kept_with_their_checksums(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_files_are_kept_with_their_checksums(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     questions, corpus = tmp_path / "nq.jsonl", tmp_path / "wiki.jsonl"
     questions.write_text('{"question": "q?", "golden_answers": ["x"]}\n')
     corpus.write_text('{"title": "t", "text": "x"}\n')
