@@ -88,7 +88,7 @@ class _Talk:
             exit_code=self._child.returncode,
         )
 
-    async def _is_late(self, reading: "asyncio.Future[list[bytes]]", order: bytes, deadline_s: float) -> bool:
+    async def _is_late(self, reading: "asyncio.Future[tuple[bytes, bytes]]", order: bytes, deadline_s: float) -> bool:
         """Whether the child had to be asked to end at its deadline."""
         try:
             async with asyncio.timeout(deadline_s):
@@ -100,7 +100,7 @@ class _Talk:
             return True
         return False
 
-    async def _ended(self, reading: "asyncio.Future[list[bytes]]") -> list[bytes]:
+    async def _ended(self, reading: "asyncio.Future[tuple[bytes, bytes]]") -> tuple[bytes, bytes]:
         """Raises `SandboxLostError` when a process that got away from the child still holds its pipes after SIGKILL."""
         try:
             async with asyncio.timeout(2 * _GRACE_S):

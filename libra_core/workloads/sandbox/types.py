@@ -68,6 +68,12 @@ class SandboxResult:
             return f"[exit code {self.exit_code}]"
         return f"[ended by the sandbox: {_SENTENCES[self.outcome]}]"
 
+    @property
+    def text(self) -> str:
+        """What the policy reads: the output, and how it ended on a line of its own."""
+        line_end = "" if self.output.endswith("\n") or not self.output else "\n"
+        return f"{self.output}{line_end}{self.note}"
+
 
 _SENTENCES = {
     Outcome.TIMEOUT: "deadline passed",

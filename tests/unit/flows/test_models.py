@@ -21,16 +21,15 @@ def _downloaded(command: list[str], **options: Any) -> "subprocess.CompletedProc
 
 
 def test_a_conversion_cut_short_is_not_taken_for_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def cut_short(gguf: Path, folder: Path) -> int:
+    def cut_short(gguf: Path, folder: Path) -> None:
         folder.mkdir(parents=True)
         (folder / "config.json").write_text("{}")
         raise KeyboardInterrupt
 
-    def whole(gguf: Path, folder: Path) -> int:
+    def whole(gguf: Path, folder: Path) -> None:
         folder.mkdir(parents=True)
         (folder / "config.json").write_text("{}")
         (folder / "tokenizer.json").write_text("{}")
-        return 1
 
     monkeypatch.setattr(subprocess, "run", _downloaded)
     monkeypatch.setattr(gguf_folder, "convert_gguf", cut_short)
