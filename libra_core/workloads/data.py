@@ -37,7 +37,8 @@ def prepare_files(
     """Copy files that load into `folder`, index the corpus where a run looks for it, and write the manifest.
 
     Raises:
-        ConfigError: for a file that is missing, damaged or of another schema, with the row; nothing is copied then.
+        ConfigError: for a file that is missing, damaged or of another schema, with the row; nothing is copied then. Also for a
+            folder that cannot be written.
     """
     _distinct([*sources, *([corpus] if corpus else [])])
     workload = config.workload.kind
@@ -48,11 +49,14 @@ def prepare_files(
     if corpus is not None:
         report(f"indexing {corpus.name}", len(sources) / (len(sources) + 1))
         _index(config, corpus)
-    folder.mkdir(parents=True, exist_ok=True)
-    files = {source.name: _kept(source, folder, rows) for source, rows in counts.items()}
-    if corpus is not None:
-        files[corpus.name] = _kept(corpus, folder, None)
-    (folder / MANIFEST_FILE).write_text(json.dumps({"workload": workload, "files": files}, indent=1), encoding="utf-8")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files = {source.name: _kept(source, folder, rows) for source, rows in counts.items()}
+        if corpus is not None:
+            files[corpus.name] = _kept(corpus, folder, None)
+        (folder / MANIFEST_FILE).write_text(json.dumps({"workload": workload, "files": files}, indent=1), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be written ({error}); --folder names another") from None
     report("data are ready", 1.0)
     return {"workload": workload, "folder": str(folder), "files": files}
 

