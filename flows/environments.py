@@ -90,7 +90,7 @@ def run_data_prepare(workload: str, *, sources: list[Path], corpus: Path | None,
     with json_output(as_json) as emit:
         with make_board(Console(stderr=True)) as board:
             if sources or corpus:
-                facts = prepare_files(workload, sources, corpus, folder / workload, board.phase)
+                facts = prepare_files(config, sources, corpus, folder / workload, board.phase)
             else:
                 facts = prepare_embedded(config, board.phase)
         if not as_json:

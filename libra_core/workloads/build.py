@@ -57,7 +57,7 @@ def _search_r1(settings: SearchR1Config, model_folder: Path, seed: int) -> Workl
 
 def _search_r1_files(settings: SearchR1Config, model_folder: Path, config: LibraConfig) -> Workload:
     from libra_core.workloads.chat import Chat
-    from libra_core.workloads.search_r1.choose import open_retriever
+    from libra_core.workloads.search_r1.choose import index_cache, open_retriever
     from libra_core.workloads.search_r1.file_source import FileQuestionSource
     from libra_core.workloads.search_r1.questions_file import load_questions
     from libra_core.workloads.search_r1.tag_environment import TagSearchEnvironment
@@ -67,7 +67,7 @@ def _search_r1_files(settings: SearchR1Config, model_folder: Path, config: Libra
     training = [question for file in settings.train_files for question in load_questions(Path(file))]
     heldout = [question for file in settings.heldout_files for question in load_questions(Path(file))]
     return Workload(
-        environment=TagSearchEnvironment(codec, settings, open_retriever(settings, Path(config.run.root) / "cache" / "bm25")),
+        environment=TagSearchEnvironment(codec, settings, open_retriever(settings, index_cache(config))),
         prompts=FileQuestionSource(Chat(codec), training, heldout, seed=config.seed),
     )
 

@@ -31,26 +31,42 @@ def prepare_embedded(config: LibraConfig, report: Report) -> dict[str, Any]:
             return {"workload": config.workload.kind, "folder": None}
 
 
-def prepare_files(workload: str, sources: Sequence[Path], corpus: Path | None, folder: Path, report: Report) -> dict[str, Any]:
-    """Copy files that load into `folder`, index the corpus, and write the manifest.
+def prepare_files(
+    config: LibraConfig, sources: Sequence[Path], corpus: Path | None, folder: Path, report: Report
+) -> dict[str, Any]:
+    """Copy files that load into `folder`, index the corpus where a run looks for it, and write the manifest.
 
     Raises:
-        ConfigError: for a file that is missing, damaged or of another schema, with the row; nothing is copied then.
+        ConfigError: for a file that is missing, damaged or of another schema, with the row; nothing is copied then. Also for a
+            folder that cannot be written.
     """
+    _distinct([*sources, *([corpus] if corpus else [])])
+    workload = config.workload.kind
     counts: dict[Path, int] = {}
     for number, source in enumerate(sources):
         report(f"reading {source.name}", number / (len(sources) + 1))
         counts[source] = _rows(workload, source)
     if corpus is not None:
         report(f"indexing {corpus.name}", len(sources) / (len(sources) + 1))
-        _index(workload, corpus, folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    files = {source.name: _kept(source, folder, rows) for source, rows in counts.items()}
-    if corpus is not None:
-        files[corpus.name] = _kept(corpus, folder, None)
-    (folder / MANIFEST_FILE).write_text(json.dumps({"workload": workload, "files": files}, indent=1), encoding="utf-8")
+        _index(config, corpus)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files = {source.name: _kept(source, folder, rows) for source, rows in counts.items()}
+        if corpus is not None:
+            files[corpus.name] = _kept(corpus, folder, None)
+        (folder / MANIFEST_FILE).write_text(json.dumps({"workload": workload, "files": files}, indent=1), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be written ({error}); --folder names another") from None
     report("data are ready", 1.0)
     return {"workload": workload, "folder": str(folder), "files": files}
+
+
+def _distinct(files: Sequence[Path]) -> None:
+    """All are kept in one folder."""
+    by_name: dict[str, Path] = {}
+    for file in files:
+        if (other := by_name.setdefault(file.name, file)) != file:
+            raise ConfigError(f"{other} and {file} have the same name and are kept in one folder; rename one of them")
 
 
 def _rows(workload: str, source: Path) -> int:
@@ -71,16 +87,19 @@ def _rows(workload: str, source: Path) -> int:
             raise ConfigError(f"workload {workload} reads no files")
 
 
-def _index(workload: str, corpus: Path, folder: Path) -> None:
-    if workload != "search_r1":
-        raise ConfigError(f"--corpus belongs to search_r1, not to {workload}")
+def _index(config: LibraConfig, corpus: Path) -> None:
+    if config.workload.kind != "search_r1":
+        raise ConfigError(f"--corpus belongs to search_r1, not to {config.workload.kind}")
+    from libra_core.workloads.search_r1.choose import index_cache
     from libra_core.workloads.search_r1.corpus_index import open_corpus
 
-    open_corpus(corpus, folder / "bm25")
+    open_corpus(corpus, index_cache(config))
 
 
 def _kept(source: Path, folder: Path, rows: int | None) -> dict[str, Any]:
     target = folder / source.name
     if source.resolve() != target.resolve():
         shutil.copyfile(source, target)
-    return {"sha256": hashlib.sha256(target.read_bytes()).hexdigest(), "bytes": target.stat().st_size, "rows": rows}
+    with target.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"sha256": digest, "bytes": target.stat().st_size, "rows": rows}

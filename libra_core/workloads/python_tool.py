@@ -27,8 +27,7 @@ class PythonEpisode:
         if call.tool != PYTHON_TOOL or not isinstance(code, str) or not code.strip():
             return self._answer(call, ToolStatus.MALFORMED, f"The only tool is python. {_USAGE}", 0.0)
         result = await self._sandbox.run(SandboxCommand(argv=("/usr/bin/env", "python3", "-I", "-"), input=code))
-        text = f"{result.output}{'' if result.output.endswith(chr(10)) or not result.output else chr(10)}{result.note}"
-        return self._answer(call, result.status, text, result.duration_s)
+        return self._answer(call, result.status, result.text, result.duration_s)
 
     async def submission(self) -> str:
         return ""

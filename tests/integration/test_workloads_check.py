@@ -45,7 +45,10 @@ def test_python_is_run_for_mathematics(capfd: pytest.CaptureFixture[str]) -> Non
     assert facts["success"] == 1.0
 
 
-def test_files_are_kept_with_their_checksums(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_files_are_kept_with_their_checksums(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     questions, corpus = tmp_path / "nq.jsonl", tmp_path / "wiki.jsonl"
     questions.write_text('{"question": "q?", "golden_answers": ["x"]}\n')
     corpus.write_text('{"title": "t", "text": "x"}\n')
@@ -72,6 +75,7 @@ def test_files_are_kept_with_their_checksums(tmp_path: Path, capfd: pytest.Captu
         (["env", "check", "synthetic", "--agent", "scripted"], "no scripted agent"),
         (["env", "check", "r2e_gym", "--set", "rollout.score_deadline_s=5"], "must exceed workload.test_wall_s"),
         (["env", "check", "dapo_math", "--set", "workload.generated_tasks=[nothing]"], "workload.generated_tasks"),
+        (["env", "check", "dapo_math", "--set", "workload.generated_tasks=[]"], "workload.generated_tasks"),
     ],
 )
 def test_mistakes_are_one_sentence(arguments: list[str], says: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

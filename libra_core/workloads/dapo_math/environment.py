@@ -1,6 +1,5 @@
 """Rewards of mathematics, and Python as an optional tool."""
 
-import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -67,13 +66,8 @@ class DapoMathEnvironment:
     def render(self, token_ids: Sequence[int]) -> str:
         return self._codec.decode(token_ids)
 
-    def close(self) -> None:
-        """Ends the graders."""
-        self._graders.close()
-
     async def _refuse(self, call: ToolCall) -> ToolReturn:
-        started_s = time.perf_counter()
-        return self._answer(call, ToolStatus.MALFORMED, "There are no tools.", time.perf_counter() - started_s)
+        return self._answer(call, ToolStatus.MALFORMED, "There are no tools.", 0.0)
 
     def _answer(self, call: ToolCall, status: ToolStatus, text: str, duration_s: float) -> ToolReturn:
         body = fitted(self._codec.encode_plain(text), self._codec, self._settings.max_tool_tokens)

@@ -76,9 +76,7 @@ class RepairEpisode:
             return self._environment.answer(call, ToolStatus.MALFORMED, f"{command}\n{USAGE}", 0.0)
         started_s = time.perf_counter()
         result = await self._sandbox.run(command)
-        line_end = "" if result.output.endswith("\n") or not result.output else "\n"
-        text = f"{result.output}{line_end}{result.note}"
-        return self._environment.answer(call, result.status, text, time.perf_counter() - started_s)
+        return self._environment.answer(call, result.status, result.text, time.perf_counter() - started_s)
 
     async def submission(self) -> str:
         return await self._environment.collect(self._sandbox, self._instance)

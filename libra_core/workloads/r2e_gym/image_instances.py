@@ -95,8 +95,12 @@ class ImageRepositories:
     async def open(self, instance: str) -> Sandbox:
         """Without the hidden tests that R2E-Gym's images carry."""
         sandbox = await self._fresh(instance)
-        if not self._instances[instance].tests:
-            await sandbox.run(shell(f"rm -rf /{_HIDDEN} {_HIDDEN} {_RUNNER}"))
+        try:
+            if not self._instances[instance].tests:
+                await _hide_tests(sandbox)
+        except BaseException:
+            await sandbox.close()
+            raise
         return sandbox
 
     async def collect(self, sandbox: Sandbox, instance: str) -> str:
@@ -116,7 +120,7 @@ class ImageRepositories:
                 prepared = await sandbox.run(shell("git apply --whitespace=nowarn -", chosen.test_patch))
                 if prepared.exit_code != 0:
                     return False  # the changes stand where the hidden tests must go
-            result = await sandbox.run(shell(pytest_command(chosen)))
+            result = await sandbox.run(shell(pytest_command(chosen), wall_s=self._settings.test_wall_s))
         finally:
             await sandbox.close()
         if result.outcome is not Outcome.EXITED:
@@ -126,6 +130,14 @@ class ImageRepositories:
     async def _fresh(self, instance: str) -> Sandbox:
         sandbox = await self._host.open_image(image_of(self._instances[instance], self._settings.image))
         return _InFolder(sandbox, self._settings.repo_folder)
+
+
+async def _hide_tests(sandbox: Sandbox) -> None:
+    removed = await sandbox.run(shell(f"rm -rf /{_HIDDEN} {_HIDDEN} {_RUNNER}"))
+    if removed.exit_code != 0:
+        raise SandboxLostError(
+            f"the hidden tests cannot be removed from the policy's sandbox: {removed.output[-300:]} {removed.note}"
+        )
 
 
 def image_of(instance: ImageInstance, template: str | None) -> str:
@@ -147,8 +159,8 @@ def pytest_command(instance: ImageInstance) -> str:
     return f"{_ACTIVATE}; python -m pytest -q -p no:cacheprovider {names}"
 
 
-def shell(script: str, stdin: str = "") -> SandboxCommand:
-    return SandboxCommand(argv=("/bin/sh", "-c", script), input=stdin)
+def shell(script: str, stdin: str = "", *, wall_s: float | None = None) -> SandboxCommand:
+    return SandboxCommand(argv=("/bin/sh", "-c", script), input=stdin, wall_s=wall_s)
 
 
 class _InFolder:

@@ -57,5 +57,5 @@ class MutatedPackages:
             return False
         request = {"tests": [asdict(test) for test in task.tests], "wall_s": self._test_wall_s / (len(task.tests) + 1)}
         async with self._host.opened(self._files.fill_with(task, changes)) as sandbox:
-            result = await sandbox.run(script_command("hidden_tests.py", request))  # its limits are the sandbox's
+            result = await sandbox.run(script_command("hidden_tests.py", request, wall_s=self._test_wall_s))
         return result.outcome is Outcome.EXITED and result.exit_code == 0

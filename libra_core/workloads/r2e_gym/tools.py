@@ -34,7 +34,7 @@ def tool_name(call: ToolCall) -> str:
     return _NAMES.get(call.tool, call.tool)
 
 
-def command_of(call: ToolCall, python: str = "python3") -> SandboxCommand | str:
+def command_of(call: ToolCall) -> SandboxCommand | str:
     """The command of a well-formed call, or a sentence on what is wrong with it."""
     make = _COMMANDS.get(tool_name(call))
     if make is None:
@@ -43,37 +43,35 @@ def command_of(call: ToolCall, python: str = "python3") -> SandboxCommand | str:
     missing = [name for name in _REQUIRED.get(tool_name(call), ()) if not isinstance(arguments.get(name), str)]
     if missing:
         return f"The tool {tool_name(call)} needs the text {' and '.join(missing)}."
-    return make(arguments, python)
+    return make(arguments)
 
 
-def script_command(
-    script: str, request: Mapping[str, Any], *, python: str = "python3", wall_s: float | None = None
-) -> SandboxCommand:
+def script_command(script: str, request: Mapping[str, Any], *, wall_s: float | None = None) -> SandboxCommand:
     """A script of `inside` with a JSON request on its input."""
-    argv = ("/usr/bin/env", python, "-I", "-B", "-c", script_source(script))
-    return SandboxCommand(argv=argv, input=json.dumps(request))
+    argv = ("/usr/bin/env", "python3", "-I", "-B", "-c", script_source(script))
+    return SandboxCommand(argv=argv, input=json.dumps(request), wall_s=wall_s)
 
 
 def script_source(name: str) -> str:
     return (Path(inside.__file__).parent / name).read_text(encoding="utf-8")
 
 
-def _bash(arguments: Mapping[str, Any], python: str) -> SandboxCommand:
+def _bash(arguments: Mapping[str, Any]) -> SandboxCommand:
     shell = "command -v bash >/dev/null && exec bash /dev/stdin || exec sh /dev/stdin"
     command = str(arguments.get("command", arguments.get("cmd")))
     return SandboxCommand(argv=("/bin/sh", "-c", shell), input=command)
 
 
-def _python(arguments: Mapping[str, Any], python: str) -> SandboxCommand:
+def _python(arguments: Mapping[str, Any]) -> SandboxCommand:
     """The working folder can be imported from, as by `python -c`."""
-    return SandboxCommand(argv=("/usr/bin/env", python, "-"), input=str(arguments["code"]))
+    return SandboxCommand(argv=("/usr/bin/env", "python3", "-"), input=str(arguments["code"]))
 
 
-def _file_tool(name: str) -> Callable[[Mapping[str, Any], str], SandboxCommand]:
-    return lambda arguments, python: script_command("file_tools.py", {**arguments, "tool": name}, python=python)
+def _file_tool(name: str) -> Callable[[Mapping[str, Any]], SandboxCommand]:
+    return lambda arguments: script_command("file_tools.py", {**arguments, "tool": name})
 
 
-_COMMANDS: Final[dict[str, Callable[[Mapping[str, Any], str], SandboxCommand]]] = {
+_COMMANDS: Final[dict[str, Callable[[Mapping[str, Any]], SandboxCommand]]] = {
     "bash": _bash,
     "python": _python,
     "view": _file_tool("view"),

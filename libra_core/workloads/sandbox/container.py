@@ -1,5 +1,6 @@
 """A container per trajectory, for instances that come as an image; by the docker or podman command."""
 
+import contextlib
 import time
 import uuid
 from dataclasses import replace
@@ -32,15 +33,23 @@ class ContainerSandbox:
         """Raises `SandboxLostError` when the container program fails."""
         name = f"libra-{uuid.uuid4().hex[:12]}"
         sandbox = cls(program, name, limits)
-        said = await sandbox._command(start_arguments(name, image, limits), deadline_s=_START_S)
-        if said.exit_code != 0:
-            raise SandboxLostError(f"{program} cannot run {image}: {_told(said)}")
+        try:
+            await sandbox._begin(image)
+        except BaseException:
+            with contextlib.suppress(SandboxLostError):
+                await sandbox.close()  # a start that was cut short may still have made the container
+            raise
         return sandbox
+
+    async def _begin(self, image: str) -> None:
+        said = await self._command(start_arguments(self._name, image, self._limits), deadline_s=_START_S)
+        if said.exit_code != 0:
+            raise SandboxLostError(f"{self._program} cannot run {image}: {_told(said)}")
 
     async def run(self, command: SandboxCommand) -> SandboxResult:
         limits = self._limits
         if command.wall_s is not None:
-            limits = replace(limits, wall_s=min(limits.wall_s, command.wall_s))
+            limits = replace(limits, wall_s=command.wall_s)
         started_s = time.monotonic()
         said = await self._command(
             exec_arguments(self._name, command, limits),

@@ -53,7 +53,7 @@ class LocalSandbox:
         """Raises `SandboxLostError` when the sandbox could not be made or did not report."""
         limits = self._limits
         if command.wall_s is not None:
-            limits = replace(limits, wall_s=min(limits.wall_s, command.wall_s))
+            limits = replace(limits, wall_s=command.wall_s)
         start = launch(self._isolation, self._place, command.argv, command.input, (command.environment, limits))
         started_s = time.monotonic()
         try:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Final
 
+from libra_core.errors import SandboxLostError
+
 _GRACE_S: Final = 5.0
 """Between asking a child to end by closing its input, and SIGKILL."""
 _CHUNK: Final = 65536
@@ -33,6 +35,9 @@ async def converse(
     """Start `argv`, write `order`, keep its input open and read it until it ends.
 
     Past `output_bytes`, past the deadline or when cancelled its input is closed, which asks it to end; SIGKILL follows.
+
+    Raises:
+        SandboxLostError: when its pipes stay open even then.
     """
     child = subprocess.Popen(
         list(argv),
@@ -69,20 +74,12 @@ class _Talk:
 
     async def hold(self, order: bytes, deadline_s: float) -> Conversation:
         reading = asyncio.gather(self._read(self._stdout, self._output_bytes), self._read(self._stderr, _MAX_REPORT))
-        timed_out = False
         try:
-            async with asyncio.timeout(deadline_s):
-                await self._write(order)
-                output, report = await asyncio.shield(reading)
-                await self._gone.wait()
-        except TimeoutError:
-            timed_out = True
-            self._ask_to_end()
-            output, report = await reading
-            await self._gone.wait()
-        except BaseException:
+            timed_out = await self._is_late(reading, order, deadline_s)
+            output, report = await self._ended(reading)
+        finally:
             reading.cancel()
-            raise
+            await asyncio.gather(reading, return_exceptions=True)
         return Conversation(
             output=output,
             report=report,
@@ -90,6 +87,28 @@ class _Talk:
             timed_out=timed_out,
             exit_code=self._child.returncode,
         )
+
+    async def _is_late(self, reading: "asyncio.Future[tuple[bytes, bytes]]", order: bytes, deadline_s: float) -> bool:
+        """Whether the child had to be asked to end at its deadline."""
+        try:
+            async with asyncio.timeout(deadline_s):
+                await self._write(order)
+                await asyncio.shield(reading)
+                await self._gone.wait()
+        except TimeoutError:
+            self._ask_to_end()
+            return True
+        return False
+
+    async def _ended(self, reading: "asyncio.Future[tuple[bytes, bytes]]") -> tuple[bytes, bytes]:
+        """Raises `SandboxLostError` when a process that got away from the child still holds its pipes after SIGKILL."""
+        try:
+            async with asyncio.timeout(2 * _GRACE_S):
+                said = await reading
+                await self._gone.wait()
+        except TimeoutError:
+            raise SandboxLostError("a process outlived its sandbox and holds its pipes open") from None
+        return said
 
     async def _write(self, order: bytes) -> None:
         """In pieces that a pipe takes without blocking; the child reads the whole order before anything else."""

@@ -31,7 +31,7 @@ class SandboxCommand:
     input: str = ""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     wall_s: float | None = None
-    """Tighter than the limits' own, when given."""
+    """Instead of the limits' own, when given."""
 
 
 class Outcome(StrEnum):
@@ -67,6 +67,12 @@ class SandboxResult:
         if self.outcome is Outcome.EXITED:
             return f"[exit code {self.exit_code}]"
         return f"[ended by the sandbox: {_SENTENCES[self.outcome]}]"
+
+    @property
+    def text(self) -> str:
+        """What the policy reads: the output, and how it ended on a line of its own."""
+        line_end = "" if self.output.endswith("\n") or not self.output else "\n"
+        return f"{self.output}{line_end}{self.note}"
 
 
 _SENTENCES = {

@@ -41,11 +41,6 @@ class FileView:
     path: str
     """Search path of programs."""
 
-    def with_folder(self, source: Path, target: str) -> "FileView":
-        """Show one more folder, read-only."""
-        shown = (*self.read_only, (str(source), target))
-        return FileView(read_only=shown, hidden=self.hidden, python=self.python, path=self.path)
-
 
 def host_view() -> FileView:
     """Installed packages are hidden: the sources that a task has changed lie there unchanged."""

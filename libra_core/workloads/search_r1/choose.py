@@ -2,10 +2,16 @@
 
 from pathlib import Path
 
+from libra_core.config.models import LibraConfig
 from libra_core.config.workload import SearchR1Config
 from libra_core.errors import ConfigError
 from libra_core.workloads.search_r1.corpus_index import open_corpus
 from libra_core.workloads.search_r1.retrievers import HttpRetriever, PatientRetriever, Retriever, SearxngRetriever
+
+
+def index_cache(config: LibraConfig) -> Path:
+    """Where indexes of corpora are kept, for `libra data prepare` and for runs."""
+    return Path(config.run.root) / "cache" / "bm25"
 
 
 def open_retriever(settings: SearchR1Config, cache: Path) -> Retriever:

@@ -16,7 +16,7 @@ _PROGRAM = """#!/bin/sh
 echo "$@" >> {log}
 verb=$1
 case "$verb" in
-  run) case "$*" in *missing*) echo "no such image" >&2; exit 125;; esac; echo id;;
+  run) case "$*" in *slow*) sleep 30;; *missing*) echo "no such image" >&2; exit 125;; esac; echo id;;
   exec) shift; while [ "$1" != timeout ]; do shift; done; exec "$@";;
   rm) ;;
 esac
@@ -64,6 +64,12 @@ def test_deadline_inside_the_container_is_a_timeout(program: Path) -> None:
     assert (result.outcome, result.status) == (Outcome.TIMEOUT, ToolStatus.TIMEOUT)
 
 
+def test_a_command_may_bring_a_longer_deadline_than_the_policys(program: Path) -> None:
+    _run(program, "true", wall_s=2 * LIMITS.wall_s)
+    executed = (program.parent / "log").read_text().splitlines()[1]
+    assert "timeout --signal=KILL 40.000 " in executed
+
+
 def test_failing_command_is_an_error_of_the_policy(program: Path) -> None:
     assert _run(program, "exit 4").exit_code == 4
 
@@ -76,3 +82,13 @@ def test_lost_container_is_not_the_policys_fault(program: Path) -> None:
 def test_missing_image_is_said(program: Path) -> None:
     with pytest.raises(SandboxLostError, match="no such image"):
         asyncio.run(ContainerSandbox.start(str(program), "missing", LIMITS))
+
+
+def test_a_cancelled_start_leaves_no_container(program: Path) -> None:
+    async def cut_short() -> None:
+        async with asyncio.timeout(0.5):
+            await ContainerSandbox.start(str(program), "slow", LIMITS)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(cut_short())
+    assert (program.parent / "log").read_text().splitlines()[-1].startswith("rm --force --volumes libra-")

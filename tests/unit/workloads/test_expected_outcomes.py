@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from libra_core.config.workload import R2EGymConfig
-from libra_core.errors import ConfigError
+from libra_core.errors import ConfigError, SandboxLostError
 from libra_core.workloads.r2e_gym.expected_outcomes import read_expected, read_outcomes
 from libra_core.workloads.r2e_gym.image_instances import ImageRepositories, load_instances
 from libra_core.workloads.sandbox.types import Outcome, SandboxCommand, SandboxResult
@@ -51,28 +51,34 @@ def test_what_is_no_object_is_refused_with_its_row(text: str, tmp_path: Path) ->
 class Container:
     """Applies patches and prints a log for the tests, which end with exit code 1, since some are expected to fail."""
 
-    def __init__(self, log: str) -> None:
+    def __init__(self, log: str, *, removes: bool = True) -> None:
         self._log = log
+        self._removes = removes
+        self.closed = False
         self.scripts: list[str] = []
+        self.walls_s: list[float | None] = []
 
     async def run(self, command: SandboxCommand) -> SandboxResult:
         self.scripts.append(command.argv[-1])
+        self.walls_s.append(command.wall_s)
         tests = "bash run_tests.sh" in command.argv[-1]
+        failed = tests or (not self._removes and command.argv[-1].startswith("rm "))
         return SandboxResult(
-            outcome=Outcome.EXITED, exit_code=1 if tests else 0, output=self._log if tests else "", duration_s=0.0
+            outcome=Outcome.EXITED, exit_code=1 if failed else 0, output=self._log if tests else "", duration_s=0.0
         )
 
     async def close(self) -> None:
-        pass
+        self.closed = True
 
 
 class Host:
-    def __init__(self, log: str) -> None:
+    def __init__(self, log: str, *, removes: bool = True) -> None:
         self._log = log
+        self._removes = removes
         self.opened: list[Container] = []
 
     async def open_image(self, image: str) -> Container:
-        self.opened.append(Container(self._log))
+        self.opened.append(Container(self._log, removes=self._removes))
         return self.opened[-1]
 
 
@@ -100,3 +106,14 @@ def test_the_policy_sees_no_hidden_test_and_the_verdict_does(tmp_path: Path) -> 
     assert "':!r2e_tests' ':!run_tests.sh'" in agent.scripts[1]
     assert not [script for script in judge.scripts if script.startswith("rm ")]
     assert "ln -s /r2e_tests r2e_tests" in judge.scripts[-1]
+    assert judge.walls_s[-1] == R2EGymConfig().test_wall_s
+
+
+def test_a_sandbox_that_keeps_its_hidden_tests_is_lost_and_closed(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(ROW))
+    host = Host(LOG, removes=False)
+    repositories = ImageRepositories(load_instances(path), R2EGymConfig(), host)  # type: ignore[arg-type]
+    with pytest.raises(SandboxLostError, match="hidden tests"):
+        asyncio.run(repositories.open("r/c"))
+    assert host.opened[0].closed

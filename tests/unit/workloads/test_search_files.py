@@ -14,10 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from libra_core.config.loading import validate_config
 from libra_core.config.workload import SearchR1Config
 from libra_core.errors import ConfigError, RetrieverError
 from libra_core.types.trajectory import Prompt, ToolCall, ToolReturn, ToolStatus
 from libra_core.workloads.chat import Chat
+from libra_core.workloads.data import prepare_files
+from libra_core.workloads.search_r1.choose import index_cache
 from libra_core.workloads.search_r1.corpus_index import index_folder, open_corpus
 from libra_core.workloads.search_r1.file_source import FileQuestionSource
 from libra_core.workloads.search_r1.passages import Passage
@@ -106,6 +109,36 @@ def test_a_wrong_file_is_refused_in_one_sentence(tmp_path: Path, text: str, says
         load_questions(path)
     with pytest.raises(ConfigError, match="no data file"):
         load_questions(tmp_path / "absent.jsonl")
+
+
+def test_a_damaged_archive_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "questions.jsonl.gz"
+    packed = bytearray(gzip.compress(json.dumps(ROWS[0]).encode()))
+    packed[12:20] = b"\xff" * 8
+    path.write_bytes(packed)
+    with pytest.raises(ConfigError, match="not text that can be read"):
+        load_questions(path)
+
+
+def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
+    sources = [tmp_path / folder / "train.jsonl" for folder in ("nq", "hotpotqa")]
+    for source in sources:
+        source.parent.mkdir()
+        source.write_text(json.dumps(ROWS[0]))
+    with pytest.raises(ConfigError, match="the same name"):
+        prepare_files(validate_config({}), sources, None, tmp_path / "data", lambda name, share: None)
+    assert not (tmp_path / "data").exists()
+    with pytest.raises(ConfigError, match="cannot be written"):
+        prepare_files(validate_config({}), sources[:1], None, sources[0] / "data", lambda name, share: None)
+
+
+def test_a_prepared_corpus_is_not_indexed_again_by_a_run(tmp_path: Path) -> None:
+    corpus = tmp_path / "wiki.jsonl"
+    corpus.write_text(json.dumps({"title": "t", "text": "x"}))
+    config = validate_config({"run": {"root": str(tmp_path / "runs")}})
+    prepare_files(config, [], corpus, tmp_path / "data", lambda name, share: None)
+    kept = tmp_path / "data" / corpus.name
+    assert (index_folder(kept, index_cache(config)) / "complete.json").is_file()
 
 
 def test_a_corpus_is_indexed_once_and_read_through_maps(tmp_path: Path) -> None:
