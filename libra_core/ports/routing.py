@@ -23,10 +23,6 @@ class EngineLoad:
     """Index of its bucket, ascending by token limit."""
     capacity: int | None = None
     """Trajectories it can decode at once; more wait inside the engine. None: no limit worth knowing."""
-    kv_tokens: int = 0
-    """Size of its KV cache; 0 when unknown."""
-    kv_promised_tokens: float = 0.0
-    """Expected context of the trajectories bound to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +43,6 @@ class TurnContext:
     prompt_id: PromptId = NO_PROMPT
     prompt_text: str = ""
     """Only the embedding baseline reads it."""
-    sample_index: int = 0
     generated_tokens: int = 0
     """Sampled by the policy so far, over all turns."""
     prepared: EngineId | None = None

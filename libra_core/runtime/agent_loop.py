@@ -6,9 +6,10 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from libra_core.config.rollout import RolloutConfig
-from libra_core.errors import EngineLostError
+from libra_core.errors import DeadlineError, EngineLostError
 from libra_core.ports.environment import Environment, Episode
 from libra_core.ports.routing import FinishedTrajectory, TurnContext
 from libra_core.runtime.fleet import EngineMember
@@ -30,6 +31,7 @@ from libra_core.types.trajectory import (
 )
 
 logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
 
 _MAX_ENGINE_LOSSES = 8
 
@@ -118,12 +120,13 @@ class AgentLoop:
         return self._trajectory(finish, failure, started_s)
 
     async def _play(self) -> FinishReason:
-        episode = await self.tools.environment.reset(self.prompt)
+        config, who = self.config, self.trajectory_id
+        episode = await within(config.batch_deadline_s, self.tools.environment.reset(self.prompt), f"{who}, for its tools,")
         try:
             finish = await self._turns(episode)
-            self.submission = await episode.submission()
+            self.submission = await within(config.score_deadline_s, episode.submission(), f"{who}, for its submission,")
         finally:
-            await episode.close()
+            await end_tools(episode, config.tool_deadline_s, who)
         return finish
 
     async def _turns(self, episode: Episode) -> FinishReason:
@@ -246,7 +249,6 @@ class AgentLoop:
             tool_returns=self.outcomes,
             prompt_id=self.prompt.prompt_id,
             prompt_text=self.prompt.text,
-            sample_index=self.sample_index,
             generated_tokens=self.generated,
             prepared=None if self.ahead is None else self.ahead.member.engine_id,
         )
@@ -301,6 +303,25 @@ class AgentLoop:
             submission=self.submission,
             failure=failure,
         )
+
+
+async def within(deadline_s: float, work: Awaitable[Result], waits: str) -> Result:
+    """Raises `DeadlineError` that says who waited for what."""
+    try:
+        async with asyncio.timeout(deadline_s) as deadline:
+            return await work
+    except TimeoutError:
+        if not deadline.expired():
+            raise
+        raise DeadlineError(f"{waits} waited {deadline_s:.0f} s") from None
+
+
+async def end_tools(episode: Episode, deadline_s: float, who: TrajectoryId) -> None:
+    """What was sampled stays good when the tools do not end."""
+    try:
+        await within(deadline_s, episode.close(), f"{who}, for its tools to end,")
+    except DeadlineError as error:
+        logger.warning("%s", error)
 
 
 def ends_turn(environment: Environment, written: tuple[int, ...]) -> bool:

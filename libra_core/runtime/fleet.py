@@ -188,8 +188,6 @@ class Fleet:
             in_flight=member.bound,
             bucket=self.degrees.index(member.tp),
             capacity=self.max_num_seqs,
-            kv_tokens=member.kv_tokens,
-            kv_promised_tokens=self.ledger.promised_on(member.engine_id),
         )
 
     def _serve_queue(self) -> None:

@@ -98,11 +98,6 @@ class KvLedger:
         """Expected context tokens by engine."""
         return {engine_id: sum(account.held.values()) for engine_id, account in self._accounts.items()}
 
-    def promised_on(self, engine_id: EngineId) -> float:
-        """Of one engine; 0 when it is not known."""
-        account = self._accounts.get(engine_id)
-        return sum(account.held.values()) if account else 0.0
-
     def _forget(self, trajectory_id: TrajectoryId) -> None:
         engine_id = self._engine_of.pop(trajectory_id, None)
         if engine_id is not None:

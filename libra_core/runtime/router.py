@@ -142,7 +142,11 @@ class FleetRouter:
             await asyncio.wait([self._write], timeout=_SAVE_EVERY_S)
             self.settle()
         tree = self._tree
-        if tree is None or self._writing or tree.learnt == self._written:
+        if tree is None or tree.learnt == self._written:
+            return
+        if self._writing:
+            if at_once:
+                logger.warning("the prefix tree is not saved: a write still runs after %.0f s", _SAVE_EVERY_S)
             return
         if not at_once and time.monotonic() - self._written_s < _SAVE_EVERY_S:
             return

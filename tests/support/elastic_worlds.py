@@ -86,7 +86,7 @@ def _serve(connection: Connection, function: Callable[..., Any], spec: TrainerSp
 
 
 def answers(connections: Sequence[Connection], *, may_die: bool = False, seconds: float = _ANSWER_S) -> list[Any]:
-    """Of all ranks; None of one that died, where it may."""
+    """Of all ranks. Where one may die: None of it, and what the others then raised or left unsaid."""
     found: list[Any] = []
     for rank, connection in enumerate(connections):
         try:
@@ -110,7 +110,10 @@ def run_elastic(
         worlds = [processes.start(hybrid_rank, replica, str(folder), hybrid, core) for hybrid in hybrids]
         core_answers = answers(ranks)
         hangs = any(fault.kind in _HANGING for hybrid in hybrids for fault in hybrid.faults)
-        replicas = [answers(world, may_die=True, seconds=1.0 if hangs else _ANSWER_S) for world in worlds]
+        replicas = [
+            answers(world, may_die=_ends_early(hybrid), seconds=1.0 if hangs else _ANSWER_S)
+            for hybrid, world in zip(hybrids, worlds, strict=True)
+        ]
     first = core_answers[0]
     return Outcome(
         steps=first["records"],
@@ -121,6 +124,10 @@ def run_elastic(
         waits=[answer["waits"] for answer in core_answers],
         refused=[answer["refused"] for answer in core_answers],
     )
+
+
+def _ends_early(hybrid: HybridScript) -> bool:
+    return any(fault.kind in _HANGING or fault.kind.endswith("kill") for fault in hybrid.faults)
 
 
 def reference(core: TrainerSpec, outcome: Outcome) -> Mapping[str, Any]:

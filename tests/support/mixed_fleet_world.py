@@ -224,7 +224,6 @@ class MixedFleetWorld:
             tool_returns=sample.returns,
             prompt_id=PromptId(sample.trajectory.prompt_id),
             prompt_text=sample.trajectory.prompt_text,
-            sample_index=index % len(self.groups[sample.group]),
             generated_tokens=sample.generated,
         )
 

@@ -156,7 +156,6 @@ class _Replay:
             tool_returns=tuple(flight.returns),
             prompt_id=PromptId(trajectory.prompt_id),
             prompt_text=trajectory.prompt_text,
-            sample_index=flight.visit.sample_index,
             generated_tokens=flight.generated,
         )
         started = time.perf_counter_ns()

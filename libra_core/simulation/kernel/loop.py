@@ -115,11 +115,11 @@ def assign(s: State, i: int, e: int) -> None:
 
 @njit(cache=True)
 def survey(s: State, i: int, into: Any) -> None:
-    """For whoever chooses: of each engine whether it has room for the trajectory, its degree, how many it holds, its promises."""
+    """For whoever chooses: of each engine whether it has room for the trajectory, its degree, how many it holds."""
     for e in range(s.engines.size):
         asked = s.engines[e]
         into[e, 0] = coordinator.has_room(s, i, e)
-        into[e, 1], into[e, 2], into[e, 3] = asked.tp, asked.bound, asked.promised
+        into[e, 1], into[e, 2] = asked.tp, asked.bound
 
 
 @njit(cache=True)

@@ -57,7 +57,7 @@ class PolicyRouter:
         self._returns: dict[int, list[ToolOutcome]] = {}
         self._choices = 0
         self._finished = self._right = 0
-        self._survey = np.zeros((0, 4))
+        self._survey = np.zeros((0, 3))
 
     def choose(self, world: World, trajectory: int) -> int:
         self._choices += 1
@@ -73,7 +73,6 @@ class PolicyRouter:
             context_tokens=int(row["held"] + row["arriving"]),
             tool_returns=self._outcomes(world, trajectory, int(row["turn"])),
             prompt_id=PromptId(str(trajectory // world.pacing.group_size)),
-            sample_index=trajectory % world.pacing.group_size,
             generated_tokens=int(row["generated"]),
         )
         return int(self._policy.choose(turn, self._loads(world, trajectory, home)))
@@ -87,7 +86,7 @@ class PolicyRouter:
     def _loads(self, world: World, trajectory: int, home: int) -> list[EngineLoad]:
         """Engines with room, and the one that holds the prefix."""
         if len(self._survey) != len(world.state.engines):
-            self._survey = np.zeros((len(world.state.engines), 4))
+            self._survey = np.zeros((len(world.state.engines), 3))
         kernel.survey(world.state, trajectory, self._survey)
         degrees = self._buckets.degrees
         return [
@@ -96,10 +95,8 @@ class PolicyRouter:
                 tp=int(tp),
                 in_flight=int(bound),
                 bucket=degrees.index(int(tp)),
-                kv_tokens=int(world.truth.engines[int(tp)].kv_tokens),
-                kv_promised_tokens=promised,
             )
-            for e, (room, tp, bound, promised) in enumerate(self._survey.tolist())
+            for e, (room, tp, bound) in enumerate(self._survey.tolist())
             if room or e == home
         ]
 

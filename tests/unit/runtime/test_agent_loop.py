@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+import pytest
+
 from libra_core.config.rollout import RolloutConfig
 from libra_core.errors import EngineLostError
 from libra_core.ports.environment import Episode, TurnStops
@@ -31,21 +33,29 @@ PROMPT = Prompt(prompt_id=PromptId("p"), token_ids=(1, 2, 3), text="?", answers=
 class EchoEnvironment:
     """A turn that ends in CALL is a tool call; the tool answers with two tokens."""
 
-    def __init__(self, tool: Callable[[], Awaitable[None]] | None = None) -> None:
+    def __init__(self, tool: Callable[[], Awaitable[None]] | None = None, hangs: str = "") -> None:
         self._tool = tool
+        self.hangs = hangs
         self.closed = 0
+
+    async def _pause(self, where: str) -> None:
+        if where == self.hangs:
+            await asyncio.Event().wait()
 
     def stops(self) -> TurnStops:
         return TurnStops(token_ids=(CALL, END), candidates=(MAYBE,), texts=(f"{SPELLED}, {MAYBE}",))
 
     async def reset(self, prompt: Prompt) -> Episode:
+        await self._pause("reset")
         return self
 
     async def submission(self) -> str:
+        await self._pause("submission")
         return "kept"
 
     async def close(self) -> None:
         self.closed += 1
+        await self._pause("close")
 
     def parse_call(self, turn_token_ids: Sequence[int]) -> ToolCall | None:
         return ToolCall(tool="echo", argument="") if turn_token_ids[-1] in {CALL, MAYBE} else None
@@ -117,7 +127,7 @@ def run_loop(
         )
         trajectory = await loop.run()
         assert released == [len(trajectory.token_ids)], "a trajectory frees its place exactly once"
-        assert world.closed == 1, "its tools are closed exactly once"
+        assert world.closed == (world.hangs != "reset"), "tools that began are closed exactly once"
         return trajectory
 
     return asyncio.run(main()), requests
@@ -179,6 +189,26 @@ def test_a_turn_goes_on_after_a_token_that_completes_no_tag() -> None:
 
 def test_what_the_tools_leave_for_scoring_is_kept() -> None:
     assert run_loop([turn(END)])[0].submission == "kept"
+
+
+@pytest.mark.parametrize(
+    ("where", "waits"), [("reset", "t, for its tools, waited"), ("submission", "t, for its submission, waited")]
+)
+    ("where", "waits"), [("reset", "t, for its tools, waited"), ("submission", "t, for its submission, waited")]
+)
+def test_tools_that_never_answer_fail_the_trajectory_at_a_deadline(where: str, waits: str) -> None:
+    world = EchoEnvironment(hangs=where)
+    trajectory, _ = run_loop([turn(11, END)], world, batch_deadline_s=0.05, score_deadline_s=0.05)
+    assert trajectory.failure is not None
+    assert trajectory.failure.kind is FailureKind.TOOL_RUNNER
+    assert waits in trajectory.failure.message
+
+
+def test_tools_that_never_end_cost_nothing_that_was_sampled(caplog: pytest.LogCaptureFixture) -> None:
+    trajectory, _ = run_loop([turn(11, END)], EchoEnvironment(hangs="close"), tool_deadline_s=0.05)
+    assert trajectory.failure is None
+    assert trajectory.token_ids == (1, 2, 3, 11, END)
+    assert "t, for its tools to end, waited" in caplog.text
 
 
 def test_a_broken_tool_runner_fails_the_trajectory_instead_of_scoring_it() -> None:

@@ -208,7 +208,7 @@ def test_engines_of_one_degree_form_a_bucket() -> None:
             (1, 7, 0),
             (1, 7, 0),
         ]
-        assert [load.kv_promised_tokens for load in policy.offered] == [100.0, 0.0, 0.0, 0.0]
+        assert target.ledger.promised() == {"a": 200.0, "b": 0.0, "c": 0.0, "d": 0.0}
 
     run(claim)
 
