@@ -8,6 +8,10 @@ from libra_core.config.base import Section
 from libra_core.config.sandbox import SandboxConfig
 
 
+_OF_FILES = ("heldout_files", "retriever", "corpus", "url", "reward", "format_reward")
+"""Keys of `search_r1` that only questions of files use."""
+
+
 class SearchR1Config(Section):
     """Search-R1: `<search>`, `<information>`, `<answer>` turns over a BM25 index of passages.
 
@@ -48,6 +52,17 @@ class SearchR1Config(Section):
             raise ValueError("workload.train_files needs passages: set workload.corpus, or workload.retriever to http or searxng")
         if self.retriever != "bm25" and self.url is None:
             raise ValueError(f"workload.retriever = {self.retriever} needs workload.url, for example http://127.0.0.1:8000")
+        return self
+
+    @model_validator(mode="after")
+    def _built_in_questions_have_their_own(self) -> "SearchR1Config":
+        fields = type(self).model_fields
+        idle = [name for name in _OF_FILES if not self.train_files and getattr(self, name) != fields[name].default]
+        if idle:
+            raise ValueError(
+                f"workload.{idle[0]} = {getattr(self, idle[0])!r} has no effect without workload.train_files: the built-in questions "
+                "bring their passages and reward; set train_files, or leave it out"
+            )
         return self
 
 

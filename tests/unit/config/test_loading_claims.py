@@ -112,6 +112,13 @@ def test_mistakes_in_a_section_of_several_kinds_name_the_key_as_it_was_written(
         load_config(_write(tmp_path, "a.yaml", ""), ["workload.kind=synthetic", override])
 
 
+@pytest.mark.parametrize("override", ["workload.reward=f1", "workload.corpus=passages.jsonl", "workload.format_reward=0.1"])
+def test_keys_that_built_in_questions_do_not_use_are_refused(tmp_path: Path, override: str) -> None:
+    key = override.split("=")[0].replace(".", r"\.")
+    with pytest.raises(ConfigError, match=rf"{key} = .* has no effect without workload\.train_files"):
+        load_config(_write(tmp_path, "a.yaml", ""), [override])
+
+
 def test_every_example_loads() -> None:
     examples = sorted((ROOT / "configs" / "experiment").glob("*.yaml"))
     assert examples

@@ -194,8 +194,6 @@ def test_what_the_tools_leave_for_scoring_is_kept() -> None:
 @pytest.mark.parametrize(
     ("where", "waits"), [("reset", "t, for its tools, waited"), ("submission", "t, for its submission, waited")]
 )
-    ("where", "waits"), [("reset", "t, for its tools, waited"), ("submission", "t, for its submission, waited")]
-)
 def test_tools_that_never_answer_fail_the_trajectory_at_a_deadline(where: str, waits: str) -> None:
     world = EchoEnvironment(hangs=where)
     trajectory, _ = run_loop([turn(11, END)], world, batch_deadline_s=0.05, score_deadline_s=0.05)

@@ -48,8 +48,11 @@ class Shelf:
         return self.passages[:top_k]
 
 
+FILES = {"train_files": ("questions.jsonl",), "corpus": "passages.jsonl"}
+
+
 def environment(*passages: Passage, **settings: Any) -> TagSearchEnvironment:
-    return TagSearchEnvironment(CODEC, SearchR1Config.model_validate(settings), Shelf(*passages))
+    return TagSearchEnvironment(CODEC, SearchR1Config.model_validate({**FILES, **settings}), Shelf(*passages))
 
 
 def step(target: TagSearchEnvironment, call: ToolCall) -> ToolReturn:
