@@ -7,7 +7,6 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from libra_core.config.base import Section
 from libra_core.config.sandbox import SandboxConfig
 
-
 _OF_FILES = ("heldout_files", "retriever", "corpus", "url", "reward", "format_reward")
 """Keys of `search_r1` that only questions of files use."""
 
@@ -60,8 +59,8 @@ class SearchR1Config(Section):
         idle = [name for name in _OF_FILES if not self.train_files and getattr(self, name) != fields[name].default]
         if idle:
             raise ValueError(
-                f"workload.{idle[0]} = {getattr(self, idle[0])!r} has no effect without workload.train_files: the built-in questions "
-                "bring their passages and reward; set train_files, or leave it out"
+                f"workload.{idle[0]} = {getattr(self, idle[0])!r} has no effect without workload.train_files: "
+                "the built-in questions bring their passages and reward; set train_files, or leave it out"
             )
         return self
 

@@ -307,8 +307,9 @@ class AgentLoop:
 
 async def within(deadline_s: float, work: Awaitable[Result], waits: str) -> Result:
     """Raises `DeadlineError` that says who waited for what."""
+    deadline = asyncio.timeout(deadline_s)
     try:
-        async with asyncio.timeout(deadline_s) as deadline:
+        async with deadline:
             return await work
     except TimeoutError:
         if not deadline.expired():
