@@ -9,6 +9,7 @@ from rich.table import Table
 from flows.output import json_output
 from libra_core.tracking.decisions import read_decisions
 from libra_core.tracking.run_folder import read_journal
+from tasks.plan_words import plan_words
 
 
 def run_decisions(run_dir: Path, *, as_json: bool) -> None:
@@ -47,16 +48,6 @@ def ledger_table(rows: list[dict[str, Any]]) -> Table:
 def verdict_of(row: dict[str, Any]) -> str:
     """A switch that was rolled back says so."""
     return "rolled back" if row.get("applied") is False else str(row["verdict"])
-
-
-def plan_words(candidate: dict[str, Any]) -> str:
-    """`dp 2 (tp 1 pp 1) + 4 x tp1, 1 of 2 hybrids train`."""
-    train = candidate["train"]
-    engines = " ".join(f"{count} x tp{tp}" for tp, count in candidate["engines"].items())
-    words = f"dp {train['dp']} (tp {train['tp']} pp {train['pp']}) + {engines}"
-    if candidate["hybrid_replicas"]:
-        words += f", {candidate['hybrids_training']} of {candidate['hybrid_replicas']} hybrids train"
-    return words
 
 
 def _number(value: float | None) -> str:

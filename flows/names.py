@@ -26,6 +26,12 @@ def iteration_run_name() -> str:
     return f"{Path(session.run_dir).name}/it-{flow_run.parameters['step']:05d}"
 
 
+def replanning_run_name() -> str:
+    """`quickstart-20260101-120000-s0/plan-00005`."""
+    session: SessionRef = flow_run.parameters["session"]
+    return f"{Path(session.run_dir).name}/plan-{flow_run.parameters['step']:05d}"
+
+
 def run_tags(config: LibraConfig, run_id: str) -> tuple[str, ...]:
     return ("libra", config.workload.kind, config.tracking.baseline, run_id)
 

@@ -1,5 +1,7 @@
 """`libra-train`: the whole run."""
 
+from dataclasses import asdict
+
 from prefect import flow, get_run_logger
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
@@ -10,6 +12,8 @@ from flows.iteration import iterate
 from flows.lifecycle import TrainingRun, training_run
 from flows.names import training_run_name, untagged
 from flows.parameters import TrainParameters
+from flows.replanning import conclude_decisions, look_at_plan
+from libra_core.errors import NumericsError
 from libra_core.tracking.summary import RunSummary
 from libra_core.types.reports import IterationReport
 from tasks.connection import connect
@@ -30,7 +34,9 @@ def train(parameters: TrainParameters) -> RunSummary:
     with untagged(), settings, training_run(parameters.load()) as run, heard_interrupts() as raise_if_interrupted:
         total = run.config.training.steps
         for step in range(run.first_step, total):
-            show(run, iterate(run, step))
+            report = iterate(run, step)
+            show(run, report)
+            look_at_plan(run, report)
             raise_if_interrupted()
             if checkpoint_due(step + 1, total, run.config.training.checkpoint.every_steps):
                 save_checkpoint(run.session, step + 1)
@@ -52,6 +58,19 @@ def show(run: TrainingRun, report: IterationReport) -> None:
 
 
 def conclude(run: TrainingRun) -> RunSummary:
-    """Score held-out prompts with the final weights and sum the run up."""
-    heldout = connect(run.session).rollout.evaluate_heldout() if run.config.workload.heldout_prompts else {}
-    return run.recorder.summary(heldout, run.place)
+    """Score held-out prompts with the final weights and sum the run up.
+
+    Raises:
+        NumericsError: a trajectory that was given to the trainer is in no gradient, or in two.
+    """
+    conclude_decisions(run)
+    rollout = connect(run.session).rollout
+    heldout = rollout.evaluate_heldout() if run.config.workload.heldout_prompts else {}
+    audit = rollout.audit()
+    summary = run.recorder.summary(heldout, run.place, asdict(audit))
+    if audit.lost or audit.doubled:
+        raise NumericsError(
+            f"{audit.lost} trajectories of this run are in no gradient and {audit.doubled} in more than one, out of "
+            f"{audit.trained} that were trained; look into {run.place.run_dir}"
+        )
+    return summary

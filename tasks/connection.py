@@ -6,9 +6,19 @@ from pathlib import Path
 from typing import Protocol
 
 from libra_core.config import LibraConfig
+from libra_core.planning.decision import Look
 from libra_core.ports.pools import ClusterController, PolicyTrainer, RewardScorer, RolloutPool
+from libra_core.types.decision import Decision, Settled
 from libra_core.types.ids import BatchId
-from libra_core.types.reports import IterationReport, PublicationReport, RewardReport, RolloutReport, UpdateReport
+from libra_core.types.profile import RunProfile
+from libra_core.types.reports import (
+    IterationReport,
+    PublicationReport,
+    RewardReport,
+    RolloutReport,
+    TrajectoryAudit,
+    UpdateReport,
+)
 from libra_core.types.session import SessionRef
 
 
@@ -25,11 +35,29 @@ class ObservedRollout(RolloutPool, Protocol):
 
     def evaluate_heldout(self) -> dict[str, float]: ...
 
+    def audit(self) -> TrajectoryAudit: ...
+
 
 class VersionedTrainer(PolicyTrainer, Protocol):
     """A trainer that knows how far it is."""
 
     def version(self) -> int: ...
+
+
+class PlanKeeper(Protocol):
+    """Looks at the plan of a running session."""
+
+    def is_due(self, step: int, *, asked: bool = False) -> bool: ...
+
+    def profile(self, step: int) -> RunProfile: ...
+
+    def propose(self, profile: RunProfile) -> list[Look]: ...
+
+    def decide(self, looks: list[Look]) -> Decision: ...
+
+    def apply(self, decision: Decision) -> None: ...
+
+    def settle(self, report: IterationReport | None) -> list[Settled]: ...
 
 
 class Connection(Protocol):
@@ -39,6 +67,8 @@ class Connection(Protocol):
     reward: RewardScorer
     trainer: VersionedTrainer
     controller: ClusterController
+    planner: PlanKeeper | None
+    """None where nothing can move."""
 
 
 class Backend(Protocol):

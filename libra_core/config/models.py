@@ -3,6 +3,7 @@
 from pydantic import Field, model_validator
 
 from libra_core.config.base import Section
+from libra_core.config.elastic import ElasticConfig, ReplanningConfig
 from libra_core.config.model import ModelConfig
 from libra_core.config.planner import PlannerConfig
 from libra_core.config.rollout import RolloutConfig
@@ -25,6 +26,8 @@ class LibraConfig(Section):
     routing: RoutingConfig = RoutingConfig()
     training: TrainingConfig = TrainingConfig()
     publication: PublicationConfig = PublicationConfig()
+    elastic: ElasticConfig = ElasticConfig()
+    replanning: ReplanningConfig = ReplanningConfig()
     orchestration: OrchestrationConfig = OrchestrationConfig()
     tracking: TrackingConfig = TrackingConfig()
     planner: PlannerConfig = PlannerConfig()
@@ -56,6 +59,39 @@ class LibraConfig(Section):
                     f"routing.{name} has {len(given)} values, but rollout.engines has {buckets} different tp and the last of "
                     f"their buckets has no limit; give {buckets - 1}"
                 )
+        return self
+
+    @property
+    def hybrid_engines(self) -> int:
+        """Engines that the GPUs of one hybrid replica hold; 0 without hybrid replicas."""
+        if not self.elastic.hybrid_replicas:
+            return 0
+        return self.training.layout.tp * self.training.layout.pp // self.rollout.engines[0].tp
+
+    @model_validator(mode="after")
+    def _hybrids_can_change_sides(self) -> "LibraConfig":
+        hybrids, rollout = self.elastic.hybrid_replicas, self.rollout
+        if not hybrids:
+            if self.replanning.every_steps:
+                raise ValueError(
+                    "replanning.every_steps has nothing to move without hybrid replicas: "
+                    "set elastic.hybrid_replicas, or every_steps 0"
+                )
+            return self
+        each, degrees = self.training.layout.tp * self.training.layout.pp, {group.tp for group in rollout.engines}
+        if len(degrees) != 1 or each % min(degrees) or hybrids * each >= rollout.engines[0].tp * rollout.num_engines:
+            raise ValueError(
+                f"elastic.hybrid_replicas = {hybrids} of {each} GPUs (training.layout tp x pp) must be whole engines of "
+                f"rollout.engines, of one tp, and leave one that always serves; there are {rollout.num_engines} engines of tp "
+                f"{sorted(degrees)}"
+            )
+        for name, wrong, why in (
+            ("rollout.mode = colocated", rollout.mode == "colocated", "both sides share all GPUs already"),
+            ("backend.kind = simulated", self.backend.kind == "simulated", "no process runs that could change sides"),
+            ("publication.transport = broadcast", self.publication.transport == "broadcast", "its group is fixed; use file"),
+        ):
+            if wrong:
+                raise ValueError(f"elastic.hybrid_replicas = {hybrids} does not go with {name}: {why}")
         return self
 
     @model_validator(mode="after")

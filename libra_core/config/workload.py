@@ -11,6 +11,16 @@ _OF_FILES = ("heldout_files", "retriever", "corpus", "url", "reward", "format_re
 """Keys of `search_r1` that only questions of files use."""
 
 
+class SearchDriftConfig(Section):
+    """What the questions of one step are like."""
+
+    step: int = Field(ge=0)
+    """Optimizer step at which prompts of this kind would be trained; between two points everything changes linearly."""
+    two_hop_share: float = Field(ge=0, le=1)
+    search_s: float = Field(default=0.0, ge=0)
+    """How long a search takes."""
+
+
 class SearchR1Config(Section):
     """Search-R1: `<search>`, `<information>`, `<answer>` turns over a BM25 index of passages.
 
@@ -19,6 +29,10 @@ class SearchR1Config(Section):
 
     kind: Literal["search_r1"] = "search_r1"
     two_hop_share: float = Field(default=0.5, ge=0, le=1)
+    search_s: float = Field(default=0.0, ge=0)
+    """How long a search of the built-in passages takes, as one over a network would; 0: as long as it takes here."""
+    drift: tuple[SearchDriftConfig, ...] = ()
+    """How the built-in questions change over the run, in place of `two_hop_share` and `search_s`."""
     top_k: int = Field(default=1, ge=1)
     max_passage_tokens: int = Field(default=96, ge=8)
     heldout_share: float = Field(default=0.2, ge=0, lt=1)
@@ -51,6 +65,17 @@ class SearchR1Config(Section):
             raise ValueError("workload.train_files needs passages: set workload.corpus, or workload.retriever to http or searxng")
         if self.retriever != "bm25" and self.url is None:
             raise ValueError(f"workload.retriever = {self.retriever} needs workload.url, for example http://127.0.0.1:8000")
+        return self
+
+    @model_validator(mode="after")
+    def _drift_ascends(self) -> "SearchR1Config":
+        steps = [point.step for point in self.drift]
+        if steps != sorted(set(steps)):
+            raise ValueError(f"workload.drift must name ascending steps, each once; it names {steps}")
+        if self.train_files and (self.drift or self.search_s):
+            raise ValueError(
+                "workload.drift and workload.search_s are for the built-in questions; leave them out with train_files"
+            )
         return self
 
     @model_validator(mode="after")

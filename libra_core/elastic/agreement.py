@@ -25,7 +25,7 @@ class Vote:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Agreed:
     """What all ranks agreed on about one slot: the epoch, or 0 for no."""
 
     contributed: int
@@ -49,10 +49,10 @@ def ballot(votes: Sequence[Vote]) -> list[int]:
     return numbers
 
 
-def verdicts(minima: Sequence[int]) -> list[Verdict]:
+def verdicts(minima: Sequence[int]) -> list[Agreed]:
     """By slot, from the minima over all ranks."""
     slots = range(0, len(minima), BALLOT_SIZE)
-    return [Verdict(**dict(zip(_QUESTIONS, _agreed(minima[at : at + BALLOT_SIZE]), strict=True))) for at in slots]
+    return [Agreed(**dict(zip(_QUESTIONS, _agreed(minima[at : at + BALLOT_SIZE]), strict=True))) for at in slots]
 
 
 def _agreed(minima: Sequence[int]) -> list[int]:

@@ -9,6 +9,7 @@ import logging
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 _HANDSHAKE_S = 5.0
 _MOST_HANDSHAKES = 8
+_KEPT_REFUSALS = 64
 _FLOAT_BYTES = 4
 
 
@@ -62,8 +64,8 @@ class CoreEndpoint:
         """
         self._spec, self._shard, self._serves = spec, shard, serves
         self.changed = threading.Condition()
-        self.refused: list[str] = []
-        """Connections that were turned away, as sentences."""
+        self.refused: deque[str] = deque(maxlen=_KEPT_REFUSALS)
+        """Connections that were turned away lately, as sentences."""
         self._links: dict[int, Link] = {}
         self._epochs: dict[int, int] = {}
         self._gradients = BufferPool(shard.gradient_items * _FLOAT_BYTES)

@@ -82,10 +82,13 @@ def decide(look: Look, policy: ReplanPolicy, past: PastLooks) -> Decision:
 
 
 def tier_of(current: Plan, candidate: Plan) -> Tier | None:
-    """The dearest kind of move between two plans; None when no process would move."""
+    """The dearest kind of move between two plans; None when no process would move.
+
+    Which of a plan's engines may change sides is settled when a run starts: two plans that differ in it alone are no move.
+    """
     if _world(current) != _world(candidate):
         return Tier.RELAYOUT
-    if _fleet(current) != _fleet(candidate) or current.hybrid_replicas != candidate.hybrid_replicas:
+    if _fleet(current) != _fleet(candidate):
         return Tier.REPARTITION
     return Tier.FLIP if current.hybrids_training != candidate.hybrids_training else None
 

@@ -16,7 +16,7 @@ from libra_core.planning.objective import solve
 from libra_core.planning.problem import PlanningProblem
 from libra_core.planning.training_tree import Cuts, TrainLeaf, shape_of
 from libra_core.types.decision import Decision, Verdict
-from libra_core.types.forecast import Candidate
+from libra_core.types.forecast import Candidate, Mode
 from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
 from libra_core.types.transition import TransitionCost
 
@@ -42,6 +42,22 @@ def propose(problem: PlanningProblem, current: Candidate, standing: Standing) ->
     asked = replace(problem, active=current.plan)
     bench = open_bench(asked, Cuts())
     now = forecast_of(bench, current.plan, current)
+    return looks_at(now, (*flips(bench, now), plan_resources(asked).best), standing)
+
+
+def propose_flips(problem: PlanningProblem, plan: Plan, standing: Standing, *, streamed: bool) -> list[Look]:
+    """The running plan against every flip of its hybrids; none where nothing can flip. For runs that move nothing else.
+
+    Raises:
+        ConfigError: the running plan's fleet is mixed.
+    """
+    bench = open_bench(replace(problem, active=plan), Cuts())
+    now = forecast_as(bench, plan, mode=Mode.ASYNCHRONOUS, streamed=streamed)
+    return looks_at(now, flips(bench, now), standing)
+
+
+def looks_at(now: Candidate, others: Iterable[Candidate], standing: Standing) -> list[Look]:
+    """One look for each move away from what runs."""
     return [
         Look(
             step=standing.step,
@@ -52,7 +68,7 @@ def propose(problem: PlanningProblem, current: Candidate, standing: Standing) ->
             forecast_error=standing.errors.error,
             grounding=standing.grounding,
         )
-        for other in (*flips(bench, now), plan_resources(asked).best)
+        for other in others
     ]
 
 
@@ -77,6 +93,11 @@ def at_work(plan: Plan) -> tuple[TrainLayout, RolloutLayout]:
 
 def forecast_of(bench: Bench, plan: Plan, like: Candidate) -> Candidate:
     """The plan run in the way of `like`, under the bench's lengths and costs."""
+    return forecast_as(bench, plan, mode=like.mode, streamed=like.streamed)
+
+
+def forecast_as(bench: Bench, plan: Plan, *, mode: Mode, streamed: bool) -> Candidate:
+    """The plan run in this way, under the bench's lengths and costs."""
     layout, rollout = at_work(plan)
     if len(rollout.engines) != 1:
         raise ConfigError(f"engines {dict(rollout.engines)} of several degrees have no forecast here; keep or replan by hand")
@@ -93,8 +114,8 @@ def forecast_of(bench: Bench, plan: Plan, like: Candidate) -> Candidate:
         leaf=leaf,
         tp=tp,
         engines=engines,
-        streamed=like.streamed,
-        mode=like.mode,
+        streamed=streamed,
+        mode=mode,
         publication_s=bench.problem.costs.moving.publication_s(shape, {tp: engines}),
     )
     solved = candidate_of(bench, choice, solve(options_of([choice]), bench.curves, bench.problem.regime), 0)

@@ -188,6 +188,10 @@ class RunForecaster:
         self._train_error = RecentMean()
         self._rollout_error = RecentMean()
 
+    def use(self, laws: RunLaws) -> None:
+        """Another plan runs from now on; what was seen of the batches stays good."""
+        self._laws = laws
+
     def state(self) -> dict[str, Any]:
         """What a resumed run goes on from, as JSON holds it: four weighted sums, however long the run was."""
         return {name: asdict(getattr(self, f"_{name}")) for name in _REMEMBERED}

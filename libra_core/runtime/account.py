@@ -6,7 +6,7 @@ from statistics import fmean
 
 from libra_core.runtime.timeline import Interval, clipped, intersection, total_s
 from libra_core.types.ids import EngineId
-from libra_core.types.reports import EngineStats, RolloutReport, TimeAccount
+from libra_core.types.reports import DecodeWork, EngineStats, RolloutReport, TimeAccount
 from libra_core.types.trace import TraceSpan
 
 TRAINING = frozenset({"update", "accumulate", "optimizer step"})
@@ -39,6 +39,8 @@ class EngineDelta:
     """Of these, spent on prompts."""
     paused_s: float
     preemptions: int
+    generated_tokens: int = 0
+    decode_steps: int = 0
 
 
 def time_account(times: IterationTimes, fleet: Sequence[EngineDelta], rollout: RolloutReport) -> TimeAccount:
@@ -78,12 +80,23 @@ def engine_deltas(before: Mapping[EngineId, EngineStats], after: Sequence[Engine
     return [_since(before.get(now.engine_id), now) for now in after]
 
 
+def decode_work(fleet: Sequence[EngineDelta]) -> DecodeWork:
+    """Of all engines together."""
+    return DecodeWork(
+        seconds=sum(max(0.0, engine.busy_s - engine.prefill_s) for engine in fleet),
+        steps=sum(engine.decode_steps for engine in fleet),
+        tokens=sum(engine.generated_tokens for engine in fleet),
+    )
+
+
 def _since(old: EngineStats | None, now: EngineStats) -> EngineDelta:
     return EngineDelta(
         busy_s=now.busy_s - (old.busy_s if old else 0.0),
         prefill_s=now.prefill_s - (old.prefill_s if old else 0.0),
         paused_s=now.paused_s - (old.paused_s if old else 0.0),
         preemptions=now.preemptions - (old.preemptions if old else 0),
+        generated_tokens=now.generated_tokens - (old.generated_tokens if old else 0),
+        decode_steps=now.decode_steps - (old.decode_steps if old else 0),
     )
 
 

@@ -1,18 +1,19 @@
 """Thin Ray actors around an engine and a trainer rank; heavy libraries are imported inside the actor's process."""
 
-import socket
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from libra_core.types.batch import AccumulationReport, TrainingBatch, TrainingSequence
+from libra_core.runtime.placement import Whereabouts, free_port, whereabouts
+from libra_core.types.batch import AccumulationReport, StepAccount, TrainingSequence
 from libra_core.types.ids import BatchId, PolicyVersion
 from libra_core.types.reports import EnginePublication, EngineStats, UpdateReport
 from libra_core.types.trace import TraceSpan
 from libra_core.types.trajectory import GeneratedTurn, GenerationRequest
 
 if TYPE_CHECKING:
+    from libra_core.elastic.spec import Address
     from libra_core.engines.megatron.spec import TrainerSpec
     from libra_core.engines.vllm.spec import EngineFacts, EngineSpec
     from libra_core.engines.weight_source import WeightSource
@@ -51,8 +52,14 @@ class EngineActor:
     async def score(self, token_ids: tuple[int, ...]) -> tuple[float, ...]:
         return await self._engine.score(token_ids)
 
+    async def abort_all(self) -> None:
+        await self._engine.abort_all()
+
     async def stats(self) -> EngineStats:
         return await self._engine.stats()
+
+    async def whereabouts(self) -> Whereabouts:
+        return whereabouts()
 
     async def stop(self) -> None:
         await self._engine.stop()
@@ -78,12 +85,7 @@ class TrainerActor:
 
     def rendezvous(self, loopback: bool) -> tuple[str, int]:
         """Address and a free port of this rank's host; asked of rank 0 only."""
-        import ray
-
-        host = "127.0.0.1" if loopback else ray.util.get_node_ip_address()
-        with socket.socket() as probe:
-            probe.bind((host, 0))
-            return host, probe.getsockname()[1]
+        return free_port(self.host(loopback))
 
     def start(self, spec: "TrainerSpec") -> int:
         """Build the model from the HF folder; returns the policy version."""
@@ -92,14 +94,35 @@ class TrainerActor:
         self._trainer = MegatronTrainer(spec)
         return self._trainer.policy_version
 
-    def update(self, batch: TrainingBatch) -> UpdateReport:
-        return self._timed("update", lambda: self._trainer.update(batch))
-
     def begin_step(self, batch_id: BatchId, expected_version: PolicyVersion) -> UpdateReport | None:
         return self._trainer.begin_step(batch_id, expected_version)
 
     def accumulate(self, sequences: tuple[TrainingSequence, ...]) -> AccumulationReport:
         return self._timed("accumulate", lambda: self._trainer.accumulate(sequences))
+
+    def settle_step(self) -> tuple[int, ...]:
+        """Numbers of the sequences that were lost with a hybrid replica. Waiting for replicas is no work: no span."""
+        return self._trainer.settle_step()
+
+    def active_replicas(self) -> dict[int, int]:
+        """Slot to epoch of the hybrid replicas that take part in the step that is open or comes next."""
+        return dict(self._trainer.exchange.active) if self._trainer.exchange is not None else {}
+
+    def account(self) -> StepAccount | None:
+        return self._trainer.account
+
+    def exchange_address(self) -> "Address | None":
+        """Where the side channel of this rank listens."""
+        return self._trainer.exchange.address if self._trainer.exchange is not None else None
+
+    def host(self, loopback: bool) -> str:
+        """Address of this rank's host."""
+        import ray
+
+        return "127.0.0.1" if loopback else ray.util.get_node_ip_address()
+
+    def whereabouts(self) -> Whereabouts:
+        return whereabouts()
 
     def finish_step(self) -> UpdateReport:
         return self._timed("optimizer step", lambda: self._trainer.finish_step())

@@ -1,52 +1,47 @@
-"""Cluster controller: owns the active plan, and starts, replaces and stops the actors that carry it out."""
+"""Cluster controller: owns the active plan, and starts, replaces, moves and stops the actors that carry it out."""
 
 import asyncio
 import itertools
 import logging
-from dataclasses import dataclass
+import re
+import secrets
+import time
+from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
 from libra_core.config import LibraConfig
-from libra_core.errors import ResourceError
-from libra_core.runtime.actors import EngineActor, TrainerActor
+from libra_core.elastic.handshake import SECRET_BYTES
+from libra_core.elastic.membership import State
+from libra_core.errors import LibraError, ResourceError
+from libra_core.runtime.actors import TrainerActor
+from libra_core.runtime.engine_slots import STOP_DEADLINE_S, EngineSlot, EngineStarter, StartedEngine, quiet
 from libra_core.runtime.fleet import ActorHandle, first_line
-from libra_core.runtime.placement import Placement, device_kind, reserve
-from libra_core.runtime.specs import engine_spec, trainer_env, trainer_spec
+from libra_core.runtime.hybrid_pool import HybridPool, Recovery
+from libra_core.runtime.hybrid_worker import CoreSide, HybridWorker, WorkerSetting
+from libra_core.runtime.placement import GPU_SLOT, Placement, Whereabouts, device_kind, placement_faults, reserve
+from libra_core.runtime.specs import elastic_spec, trainer_env, trainer_spec
+from libra_core.runtime.transitions import TransitionOutcome, carry_out
 from libra_core.types.ids import EngineId
 from libra_core.types.plan import Plan
+from libra_core.types.transition import Action, Transition, Verb
 
 logger = logging.getLogger(__name__)
 
-_STOP_DEADLINE_S = 20.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartedEngine:
-    """An engine that serves."""
-
-    engine_id: EngineId
-    tp: int
-    kv_tokens: int
-    handle: ActorHandle
-
-
-@dataclass(slots=True, kw_only=True)
-class EngineSlot:
-    """A place for an engine; its occupant changes when an engine is replaced."""
-
-    tp: int
-    placement: Placement
-    engine_id: EngineId
-    handle: ActorHandle
+_VERIFIED = frozenset({Verb.START_ENGINE, Verb.START_REPLICA})
+_LOOK_S = 30.0
+_REPLACED = re.compile(r"r\d+$")
+"""What a replacement adds to the name of an engine."""
 
 
 class ClusterControllerActor:
-    """Owns every engine and trainer actor, which end with it. An async actor.
+    """Owns every engine, trainer and hybrid replica actor, which end with it. An async actor.
 
     `scratch` is a folder of the run on this host, given when all actors live here; they then talk over loopback.
+    One transition or recovery at a time (`_moving`); replacements of engines that died go on beside it.
     Shut down by `stop`: engines first (they own child processes), trainers next, placement groups last.
     """
 
@@ -54,34 +49,40 @@ class ClusterControllerActor:
         self._config = config
         self._model_folder = model_folder
         self._plan = plan
-        self._scratch = scratch
         self._loopback = scratch is not None
-        self._slots: dict[int, EngineSlot] = {}
+        self._starter = EngineStarter(config, model_folder, scratch)
+        self._slots: list[EngineSlot] = []
         self._trainers: list[ActorHandle] = []
         self._placements: list[Placement] = []
         self._replacements = itertools.count(1)
+        self._pool = HybridPool(config, [])
+        self._elastic = elastic_spec(config, secrets.token_bytes(SECRET_BYTES))
+        self._recoveries: list[Recovery] = []
+        self._moving = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._places: dict[Any, Whereabouts] = {}
+        """By actor: a trainer in a step would answer late, and no actor moves."""
 
     async def plan(self) -> Plan:
         return self._plan
 
     async def start_engines(self) -> list[StartedEngine]:
-        """All engines of the plan, started at once."""
+        """All engines of the plan, those of hybrid workers included, started at once."""
+        hybrids = self._plan.hybrid_replicas * self._config.hybrid_engines
         degrees = self._plan.rollout.degrees
-        return list(await asyncio.gather(*(self._start_slot(number, tp) for number, tp in enumerate(degrees))))
+        fixed = degrees[: len(degrees) - hybrids]
+        workers = await asyncio.gather(*(self._hybrid_worker(slot) for slot in range(self._plan.hybrid_replicas)))
+        self._pool = HybridPool(self._config, workers)
+        started = await asyncio.gather(*(self._start_slot(number, tp) for number, tp in enumerate(fixed)))
+        of_workers = await asyncio.gather(*(worker.start_first() for worker in workers))
+        return [*started, *(engine for engines in of_workers for engine in engines)]
 
     async def start_trainers(self) -> list[ActorHandle]:
         """The training world: one actor per rank, tensor-parallel groups inside a node."""
         layout = self._plan.train
         deadline_s = self._config.training.start_deadline_s
         for group in range(layout.pp * layout.dp):
-            placement = await reserve(
-                device_kind(self._config),
-                bundles=layout.tp,
-                devices_per_bundle=1,
-                name=f"libra/trainer-tp-group-{group}",
-                deadline_s=deadline_s,
-            )
-            self._placements.append(placement)
+            placement = await self._reserve(bundles=layout.tp, devices=1, name=f"trainer-tp-group-{group}", deadline_s=deadline_s)
             for rank_in_group in range(layout.tp):
                 options = placement.actor_options(rank_in_group, trainer_env(self._config, self._loopback))
                 rank = len(self._trainers)
@@ -91,67 +92,173 @@ class ClusterControllerActor:
             trainer_spec(self._config, self._model_folder, rank=rank, world_size=len(self._trainers), host=host, port=port)
             for rank in range(len(self._trainers))
         ]
+        if self._elastic is not None:
+            hosts = await asyncio.gather(*(trainer.host.remote(self._loopback) for trainer in self._trainers))
+            specs = [replace(spec, elastic=replace(self._elastic, host=own)) for spec, own in zip(specs, hosts, strict=True)]
         starts = [trainer.start.remote(spec) for trainer, spec in zip(self._trainers, specs, strict=True)]
         await asyncio.wait_for(asyncio.gather(*starts), deadline_s)
         return list(self._trainers)
 
+    async def attach(self, coordinator: ActorHandle) -> None:
+        """Whose fleet hybrid workers leave and join. After `start_engines` and `start_trainers`."""
+        if self._elastic is not None:
+            addresses = await asyncio.gather(*(trainer.exchange_address.remote() for trainer in self._trainers))
+            for worker in self._pool.workers:
+                worker.coordinator = coordinator
+                worker.core = CoreSide(elastic=self._elastic, addresses=tuple(addresses))
+        faults = await self._placement_faults()
+        if faults:
+            raise ResourceError(f"Ray did not place the plan as asked: {'; '.join(faults)}")
+
     async def replace_engine(self, engine_id: EngineId) -> StartedEngine:
         """Kill what is left of an engine and start another in its place; raises when it does not come up."""
-        number, slot = next((n, s) for n, s in self._slots.items() if s.engine_id == engine_id)
+        owner, slot = self._owner_of(engine_id)
         ray.kill(slot.handle, no_restart=True)
-        slot.engine_id = EngineId(f"engine-{number}r{next(self._replacements)}")
-        slot.handle = self._engine_actor(slot.engine_id, slot.tp, slot.placement)
-        return await self._await_engine(slot)
+        self._starter.occupy(slot, EngineId(f"{_REPLACED.sub('', engine_id)}r{next(self._replacements)}"))
+        engine = await self._starter.start(slot)
+        if owner is not None:
+            owner.note_replaced(slot, engine)
+        return engine
+
+    async def carry_out(self, transition: Transition) -> TransitionOutcome:
+        """Apply it in whole, or undo what was begun of it and keep the old plan."""
+        async with self._moving:
+            if transition.source != self._plan:
+                return TransitionOutcome(plan=self._plan, applied=False, error="the plan has changed since this was decided")
+            outcome = await carry_out(transition, self._perform)
+            self._plan = outcome.plan
+        if outcome.not_undone:
+            logger.error("the old plan is not whole again: %s", "; ".join(outcome.not_undone))
+            for slot in self._stranded():
+                self._spawn(self._recover(slot))
+        return outcome
+
+    async def note_active(self, version: int, active: dict[int, int]) -> None:
+        """What the core says of the step that starts from this version: slot to epoch of the replicas in it."""
+        for slot in await self._pool.note_active(version, active):
+            logger.warning("hybrid-%d was lost while it trained; its GPUs go back to the fleet", slot)
+            self._pool.mark_lost(slot, self._plan.hybrids_training)
+            self._plan = replace(self._plan, hybrids_training=self._plan.hybrids_training - 1)
+            self._spawn(self._recover(slot))
+
+    async def replica_ranks(self, slot: int) -> list[ActorHandle]:
+        """Of the replica that is in this slot now."""
+        return self._pool.worker(slot).ranks
+
+    async def hybrid_states(self) -> dict[int, State]:
+        return self._pool.states()
+
+    async def recoveries(self) -> list[Recovery]:
+        """Of replicas that were lost, in order."""
+        return list(self._recoveries)
 
     async def stop(self) -> None:
-        stops = [_quiet(slot.handle.stop.remote()) for slot in self._slots.values()]
-        stops += [_quiet(trainer.close.remote()) for trainer in self._trainers]
+        for task in list(self._tasks):
+            task.cancel()
+        slots = [*self._slots, *(slot for worker in self._pool.workers for slot in worker.engines)]
+        ranks = [rank for worker in self._pool.workers for rank in worker.ranks]
+        stops = [quiet(slot.handle.stop.remote()) for slot in slots]
+        stops += [quiet(trainer.close.remote()) for trainer in [*self._trainers, *ranks]]
         try:
-            await asyncio.wait_for(asyncio.gather(*stops), _STOP_DEADLINE_S)
+            await asyncio.wait_for(asyncio.gather(*stops), STOP_DEADLINE_S)
         except TimeoutError:
-            logger.warning("some of %d actors did not stop within %.0f s and are killed", len(stops), _STOP_DEADLINE_S)
-        for actor in [*(slot.handle for slot in self._slots.values()), *self._trainers]:
+            logger.warning("some of %d actors did not stop within %.0f s and are killed", len(stops), STOP_DEADLINE_S)
+        for actor in [*(slot.handle for slot in slots), *self._trainers, *ranks]:
             ray.kill(actor, no_restart=True)
         for placement in self._placements:
             placement.release()
 
+    async def _perform(self, action: Action) -> None:
+        await self._pool.perform(action)
+        if action.verb in _VERIFIED:
+            faults = await self._placement_faults()
+            if faults:
+                raise ResourceError(f"after {action}: {'; '.join(faults)}")
+
+    async def _recover(self, slot: int) -> None:
+        """Waits for a transition that is under way."""
+        lost_s = time.time()
+        async with self._moving:
+            try:
+                await self._pool.recover(slot)
+            except (LibraError, RayError) as error:
+                logger.exception("hybrid-%d does not serve again", slot)
+                self._recoveries.append(Recovery(slot=slot, lost_s=lost_s, error=first_line(error)))
+                return
+        self._recoveries.append(Recovery(slot=slot, lost_s=lost_s, serving_s=time.time()))
+
+    def _stranded(self) -> list[int]:
+        return [slot for slot, state in self._pool.states().items() if state not in (State.SERVING, State.ACTIVE)]
+
+    def _owner_of(self, engine_id: EngineId) -> tuple[HybridWorker | None, EngineSlot]:
+        """The place of an engine, and the hybrid worker that it belongs to."""
+        owners = [*((None, slot) for slot in self._slots), *((w, slot) for w in self._pool.workers for slot in w.engines)]
+        for owner, slot in owners:
+            if slot.engine_id == engine_id:
+                return owner, slot
+        raise ResourceError(f"{engine_id} is no engine of the plan any more; nothing replaces it")
+
+    async def _placement_faults(self) -> list[str]:
+        """Where the actors of the plan are, against what it says of them."""
+        layout = self._plan.train
+        tp_groups = {
+            f"trainer group {first // layout.tp}": self._trainers[first : first + layout.tp]
+            for first in range(0, len(self._trainers), layout.tp)
+        }
+        tp_groups |= {str(slot.engine_id): [slot.handle] for slot in self._slots}
+        for worker in self._pool.workers:
+            tp_groups |= {str(slot.engine_id): [slot.handle] for slot in worker.engines}
+            if worker.ranks:
+                tp_groups[f"replica hybrid-{worker.slot}"] = worker.ranks
+        found: dict[str, list[Whereabouts]] = {}
+        for name, actors in tp_groups.items():
+            answers = await asyncio.gather(*(self._where(actor) for actor in actors))
+            found[name] = [answer for answer in answers if answer is not None]
+        resource = "GPU" if device_kind(self._config) == "gpu" else GPU_SLOT
+        return placement_faults(
+            found, slots_by_node={node["NodeID"]: node["Resources"].get(resource, 0.0) for node in ray.nodes()}
+        )
+
+    async def _where(self, actor: ActorHandle) -> Whereabouts | None:
+        """None for an actor that died: whoever replaces it is looked at then."""
+        try:
+            if actor not in self._places:
+                self._places[actor] = await asyncio.wait_for(actor.whereabouts.remote(), _LOOK_S)
+        except (RayError, TimeoutError) as error:
+            logger.info("an actor does not say where it is: %s", first_line(error))
+        return self._places.get(actor)
+
+    async def _hybrid_worker(self, slot: int) -> HybridWorker:
+        config = self._config
+        placement = await self._reserve(
+            bundles=config.hybrid_engines,
+            devices=config.rollout.engines[0].tp,
+            name=f"hybrid-{slot}",
+            deadline_s=config.rollout.engine_start_deadline_s,
+        )
+        setting = WorkerSetting(config=config, model_folder=self._model_folder, loopback=self._loopback, starter=self._starter)
+        return HybridWorker(slot, placement, setting)
+
     async def _start_slot(self, number: int, tp: int) -> StartedEngine:
         engine_id = EngineId(f"engine-{number}")
+        deadline_s = self._config.rollout.engine_start_deadline_s
+        placement = await self._reserve(bundles=1, devices=tp, name=engine_id, deadline_s=deadline_s)
+        slot = self._starter.open(engine_id, tp, placement)
+        self._slots.append(slot)
+        return await self._starter.start(slot)
+
+    async def _reserve(self, *, bundles: int, devices: int, name: str, deadline_s: float) -> Placement:
         placement = await reserve(
             device_kind(self._config),
-            bundles=1,
-            devices_per_bundle=tp,
-            name=f"libra/{engine_id}",
-            deadline_s=self._config.rollout.engine_start_deadline_s,
+            bundles=bundles,
+            devices_per_bundle=devices,
+            name=f"libra/{name}",
+            deadline_s=deadline_s,
         )
         self._placements.append(placement)
-        handle = self._engine_actor(engine_id, tp, placement)
-        slot = EngineSlot(tp=tp, placement=placement, engine_id=engine_id, handle=handle)
-        self._slots[number] = slot
-        return await self._await_engine(slot)
+        return placement
 
-    def _engine_actor(self, engine_id: EngineId, tp: int, placement: Placement) -> Any:
-        spec, env = engine_spec(self._config, self._model_folder, engine_id=engine_id, tp=tp, scratch=self._scratch)
-        options = placement.actor_options(0, env)
-        return ray.remote(EngineActor).options(name=engine_id, max_concurrency=4096, **options).remote(spec)
-
-    async def _await_engine(self, slot: EngineSlot) -> StartedEngine:
-        deadline_s = self._config.rollout.engine_start_deadline_s
-        try:
-            facts = await asyncio.wait_for(slot.handle.start.remote(), deadline_s)
-        except TimeoutError:
-            raise ResourceError(
-                f"{slot.engine_id} did not start within rollout.engine_start_deadline_s = {deadline_s:.0f} s; "
-                "raise it on a slow host, or look into the run folder's logs"
-            ) from None
-        except RayError as error:
-            raise ResourceError(f"{slot.engine_id} did not start: {first_line(error)}") from error
-        return StartedEngine(engine_id=slot.engine_id, tp=slot.tp, kv_tokens=facts.kv_tokens, handle=slot.handle)
-
-
-async def _quiet(reference: Any) -> None:
-    """Wait for a stop call; an actor that is already dead has stopped."""
-    try:
-        await reference
-    except RayError as error:
-        logger.info("actor was already gone: %s", first_line(error))
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

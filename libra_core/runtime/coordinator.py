@@ -13,9 +13,9 @@ from libra_core.config import LibraConfig
 from libra_core.config.rollout import RolloutConfig
 from libra_core.runtime.admission import AdmissionState, PromptCursor, groups_to_issue
 from libra_core.runtime.agent_loop import AgentTools
-from libra_core.runtime.controller import StartedEngine
+from libra_core.runtime.engine_slots import StartedEngine
 from libra_core.runtime.fleet import ActorHandle, first_line
-from libra_core.runtime.fleet_keeper import FleetKeeper, member_of
+from libra_core.runtime.fleet_keeper import FleetKeeper, Handover, member_of
 from libra_core.runtime.group_runner import GroupRunner, GroupVerdict
 from libra_core.runtime.prefill_ahead import stay
 from libra_core.runtime.router import open_router
@@ -94,6 +94,14 @@ class RolloutCoordinatorActor:
     async def hold(self) -> None:
         """Stop generation on every engine until the next publication; unfinished requests keep what they have."""
         await self._keeper.hold()
+
+    async def retire_engine(self, engine_id: EngineId, deadline_s: float) -> Handover:
+        """Its trajectories go on on the other engines."""
+        return await self._keeper.retire(engine_id, deadline_s)
+
+    async def admit_engine(self, engine: StartedEngine) -> None:
+        """With the newest weights."""
+        await self._keeper.admit(engine, await self.canary_tokens())
 
     async def open_broadcast(self, host: str, port: int, world_size: int) -> None:
         await self._keeper.open_broadcast(host, port, world_size)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ray.exceptions import RayActorError, RayTaskError
@@ -27,6 +27,8 @@ class EngineMember:
     handle: ActorHandle
     bound: int = 0
     """Trajectories that hold a place on it."""
+    running: int = 0
+    """Requests in work on it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,6 +79,17 @@ class Fleet:
             self.ledger.remove_engine(engine_id)
             self.on_lost(member, reason)
 
+    def withdraw(self, engine_id: EngineId) -> EngineMember | None:
+        """Give it no more turns: trajectories that held a place on it bind elsewhere with their next turn.
+
+        None when it is no member. Its requests run on until their engine is asked for what they have.
+        """
+        member = self.members.pop(engine_id, None)
+        if member is not None:
+            self.ledger.remove_engine(engine_id)
+            member.bound = 0
+        return member
+
     def foresee(self, turn: TurnContext) -> EngineMember | None:
         """Where the trajectory would move if the tool that it has just called told nothing new; None where it would stay."""
         home = self.ledger.engine_of(turn.trajectory_id)
@@ -121,6 +134,7 @@ class Fleet:
 
     async def generate(self, member: EngineMember, request: GenerationRequest) -> GeneratedTurn:
         """One turn on one engine; raises `EngineLostError` after dropping an engine that died or hangs."""
+        member.running += 1
         try:
             return await asyncio.wait_for(member.handle.generate.remote(request), self.turn_deadline_s)
         except TimeoutError:
@@ -131,6 +145,8 @@ class Fleet:
             if not isinstance(error.cause, EngineLostError):
                 raise
             reason = str(error.cause)
+        finally:
+            member.running -= 1
         sentence = f"{member.engine_id} {reason}"
         self.lose(member.engine_id, sentence)
         raise EngineLostError(sentence)
@@ -151,6 +167,8 @@ class Fleet:
                     ) from None
 
     def _place(self, turn: TurnContext) -> EngineMember | None:
+        if turn.current is not None and turn.current not in self.members:
+            turn = replace(turn, current=None)
         home = self.ledger.engine_of(turn.trajectory_id)
         chosen = self._choose(turn, home)
         if chosen is None:

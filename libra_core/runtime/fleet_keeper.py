@@ -6,24 +6,36 @@ import logging
 import math
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from ray.exceptions import RayError
 
 from libra_core.config import LibraConfig
-from libra_core.errors import EngineLostError, LibraError
-from libra_core.runtime.controller import StartedEngine
+from libra_core.errors import DeadlineError, EngineLostError, LibraError
+from libra_core.runtime.engine_slots import StartedEngine
 from libra_core.runtime.fleet import ActorHandle, EngineMember, Fleet, first_line
 from libra_core.runtime.kv_ledger import ContextHistory, KvLedger
 from libra_core.runtime.router import FleetRouter
-from libra_core.runtime.weights import PublicationOrder, load_weights
+from libra_core.runtime.weights import PublicationOrder, load_weights, worst_mismatch
 from libra_core.types.ids import EngineId
 from libra_core.types.reports import EnginePublication, EngineStats
 
 logger = logging.getLogger(__name__)
 
+_LOOK_S = 0.05
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
 """Start background work that its owner cancels at shut-down and whose failure its owner reports."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handover:
+    """An engine that left the fleet."""
+
+    requests: int
+    """In work on it when it was withdrawn."""
+    seconds: float
 
 
 class FleetKeeper:
@@ -86,6 +98,59 @@ class FleetKeeper:
                     self._waiting.remove(member)
                     self.fleet.add(member)
         return [result for result in results if result is not None]
+
+    async def retire(self, engine_id: EngineId, deadline_s: float) -> Handover:
+        """Take an engine out of service: its trajectories go on elsewhere, from the tokens they have.
+
+        Waits for publications. Idempotent: an engine that is no member has nothing to hand over.
+
+        Raises:
+            DeadlineError: it still had requests after the deadline; it stays out of service.
+        """
+        started_s = time.monotonic()
+        async with self._publication:
+            member = self.fleet.withdraw(engine_id)
+        if member is None:
+            return Handover(requests=0, seconds=time.monotonic() - started_s)
+        requests = member.running
+        while member.running:
+            if time.monotonic() - started_s > deadline_s:
+                raise DeadlineError(f"{engine_id} still has {member.running} requests {deadline_s:.0f} s after it was withdrawn")
+            with suppress(RayError):  # an engine that died has lost its requests, and their trajectories know
+                await member.handle.abort_all.remote()
+            await asyncio.sleep(_LOOK_S)
+        now_s = time.time()
+        self._record("handed over", engine_id, now_s - (time.monotonic() - started_s), now_s)
+        return Handover(requests=requests, seconds=time.monotonic() - started_s)
+
+    async def admit(self, engine: StartedEngine, canary: tuple[int, ...]) -> None:
+        """Load the newest weights, compare the canary with an engine that serves, and let it serve. Idempotent.
+
+        Raises:
+            EngineLostError: it died or did not take the weights.
+            NumericsError: it does not score the canary as the others do.
+        """
+        member = member_of(engine)
+        async with self._publication:
+            if engine.engine_id in self.fleet.members:
+                return
+            if self._last_order is not None:
+                await load_weights(member, self._last_order, self._config.publication)
+            await self._compare(member, canary)
+            self.fleet.add(member)
+
+    async def _compare(self, member: EngineMember, canary: tuple[int, ...]) -> None:
+        """The others were compared with the trainer when these weights were published."""
+        publication, others = self._config.publication, self.fleet.ordered()
+        if not publication.canary or not others or self._last_order is None:
+            return
+        try:
+            scores, expected = await asyncio.gather(member.handle.score.remote(canary), others[0].handle.score.remote(canary))
+        except RayError as error:
+            raise EngineLostError(
+                f"{member.engine_id} could not be compared with {others[0].engine_id}: {first_line(error)}"
+            ) from error
+        worst_mismatch({member.engine_id: scores}, expected, publication.canary_tolerance, self._last_order.version)
 
     async def hold(self) -> None:
         """Stop generation on every engine; the next publication ends it. An engine that fails at it is replaced."""

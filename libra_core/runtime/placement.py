@@ -1,5 +1,7 @@
 """Where actors go: one placement group per tensor-parallel group, on GPUs or, on CPU hosts, on counted slots."""
 
+import socket
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,9 +25,9 @@ class Placement:
     group: PlacementGroup
     bundle: dict[str, float]
 
-    def actor_options(self, bundle_index: int, env: dict[str, str]) -> dict[str, Any]:
-        """Ray options for an actor that takes one bundle."""
-        devices = dict(self.bundle)
+    def actor_options(self, bundle_index: int, env: dict[str, str], *, devices_taken: int | None = None) -> dict[str, Any]:
+        """Ray options for an actor that takes one bundle, or only so many devices of it."""
+        devices = dict(self.bundle) if devices_taken is None else dict.fromkeys(self.bundle, float(devices_taken))
         gpus = devices.pop("GPU", 0)
         return {
             "num_cpus": 0,
@@ -37,6 +39,58 @@ class Placement:
 
     def release(self) -> None:
         remove_placement_group(self.group)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whereabouts:
+    """What Ray gave an actor."""
+
+    node: str
+    devices: tuple[str, ...]
+    """GPU ids; slots of a CPU host have none."""
+    slots: float
+    """Devices or slots that it holds."""
+
+
+def whereabouts() -> Whereabouts:
+    """Of the calling actor."""
+    context = ray.get_runtime_context()
+    held: dict[str, Any] = context.get_assigned_resources()
+    gpus = tuple(str(gpu) for gpu in context.get_accelerator_ids().get("GPU", ()))
+    return Whereabouts(node=context.get_node_id(), devices=gpus, slots=float(held.get("GPU", 0) or held.get(GPU_SLOT, 0)))
+
+
+def placement_faults(groups: Mapping[str, Sequence[Whereabouts]], *, slots_by_node: Mapping[str, float]) -> list[str]:
+    """What is wrong with where the actors are, as sentences: a tensor-parallel group over several nodes, a GPU used twice, more
+    slots used than a node has. `groups` by name of the tensor-parallel group."""
+    faults = [
+        f"{name} spans nodes {', '.join(sorted({place.node for place in places}))}"
+        for name, places in groups.items()
+        if len({place.node for place in places}) > 1
+    ]
+    users: dict[tuple[str, str], list[str]] = {}
+    used: dict[str, float] = {}
+    for name, places in groups.items():
+        for place in places:
+            used[place.node] = used.get(place.node, 0.0) + place.slots
+            for device in place.devices:
+                users.setdefault((place.node, device), []).append(name)
+    faults += [
+        f"GPU {device} of node {node} is used by {', '.join(names)}" for (node, device), names in users.items() if len(names) > 1
+    ]
+    faults += [
+        f"node {node} has {slots_by_node.get(node, 0.0):.0f} devices, but actors hold {count:.0f}"
+        for node, count in used.items()
+        if count > slots_by_node.get(node, 0.0)
+    ]
+    return faults
+
+
+def free_port(host: str) -> tuple[str, int]:
+    """An address of this machine with a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return host, probe.getsockname()[1]
 
 
 def device_kind(config: LibraConfig) -> DeviceKind:

@@ -8,10 +8,11 @@ from typing import Any
 
 from libra_core.config import LibraConfig
 from libra_core.engines.weight_source import BroadcastWeights, FileWeights, TensorMeta
-from libra_core.errors import NumericsError, ResourceError, TrainerLostError
-from libra_core.runtime.clients import TrainerClient, ask
+from libra_core.errors import ResourceError, TrainerLostError
+from libra_core.runtime.asking import ask
+from libra_core.runtime.clients import TrainerClient
 from libra_core.runtime.fleet import ActorHandle
-from libra_core.runtime.weights import PublicationOrder
+from libra_core.runtime.weights import PublicationOrder, worst_mismatch
 from libra_core.types.ids import EngineId, PolicyVersion
 from libra_core.types.reports import EnginePublication, PublicationReport
 
@@ -116,17 +117,3 @@ class WeightPublisher:
         expected = self._trainer.score_tokens(self._canary)
         scores = ask("canary scores", scoring, self._deadline_s)
         return worst_mismatch(scores, expected, self._config.publication.canary_tolerance, version)
-
-
-def worst_mismatch(
-    scores: dict[EngineId, tuple[float, ...]], expected: tuple[float, ...], tolerance: float, version: PolicyVersion
-) -> float:
-    """Largest absolute log-prob difference over engines and positions; raises `NumericsError` above the tolerance or on nan."""
-    errors = {engine_id: max(abs(a - b) for a, b in zip(values, expected, strict=True)) for engine_id, values in scores.items()}
-    engine_id, worst = max(errors.items(), key=lambda item: math.inf if math.isnan(item[1]) else item[1])
-    if not worst <= tolerance:
-        raise NumericsError(
-            f"after publishing version {version}, {engine_id} and the trainer differ by {worst:.2e} in a log-prob of the canary "
-            f"prompt, above publication.canary_tolerance = {tolerance:.0e}: the engine does not run the trainer's weights"
-        )
-    return worst

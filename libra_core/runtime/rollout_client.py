@@ -9,14 +9,16 @@ from typing import Any
 from libra_core.config import LibraConfig
 from libra_core.errors import DeadlineError, ResourceError
 from libra_core.planning.run_forecast import RunForecaster
-from libra_core.runtime.account import IterationTimes, engine_deltas, time_account, training_intervals
-from libra_core.runtime.clients import TrainerClient, ask
+from libra_core.runtime.account import IterationTimes, decode_work, engine_deltas, time_account, training_intervals
+from libra_core.runtime.asking import ask
+from libra_core.runtime.clients import TrainerClient
 from libra_core.runtime.fleet import ActorHandle
 from libra_core.runtime.publisher import WeightPublisher
 from libra_core.runtime.store import Share, batch_name
 from libra_core.runtime.summaries import Wait, summarise_batch
 from libra_core.runtime.timeline import Interval, clipped, intersection, total_s
 from libra_core.types.ids import BatchId, EngineId, PolicyVersion
+from libra_core.types.lengths import LengthRecord
 from libra_core.types.reports import (
     EngineStats,
     IterationReport,
@@ -24,6 +26,7 @@ from libra_core.types.reports import (
     RewardReport,
     RolloutReport,
     RoutingReport,
+    TrajectoryAudit,
     UpdateReport,
 )
 from libra_core.types.trace import TraceSpan
@@ -89,6 +92,10 @@ class RolloutClient:
     def stats(self) -> tuple[EngineStats, ...]:
         return tuple(ask("engine stats", self._coordinator.stats.remote()))
 
+    def audit(self) -> TrajectoryAudit:
+        """What became of the trajectories of all finished steps."""
+        return ask("the store's audit", self._store.audit.remote())
+
     def evaluate_heldout(self) -> dict[str, float]:
         """Mean reward on held-out prompts under the current weights, one sample each; overall and per kind."""
         count = self._config.workload.heldout_prompts
@@ -146,8 +153,13 @@ class RolloutClient:
             kv_usage_max=max((engine.kv_usage for engine in stats), default=0.0),
             queued=state["queued"],
             routing=routing,
+            decode=decode_work(deltas),
         )
         return replace(report, forecast=self._forecaster.check(report)) if self._forecaster else report
+
+    def length_records(self) -> list[LengthRecord]:
+        """Of the newest trajectories that steps took."""
+        return ask("the store's lengths", self._store.length_records.remote())
 
     def trace_events(self, since_s: float) -> list[dict[str, Any]]:
         """Chrome trace events (microseconds) of engines, tools and trainer since a unix time."""

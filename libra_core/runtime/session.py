@@ -14,20 +14,27 @@ from ray.exceptions import RayError
 
 from libra_core.config import LibraConfig
 from libra_core.errors import CheckpointError, LibraError, ResourceError
+from libra_core.planning.run_forecast import RunForecaster
+from libra_core.planning.run_laws import load_run_laws
 from libra_core.runtime import ray_cluster
 from libra_core.runtime.admission import PromptCursor
-from libra_core.runtime.clients import ControllerClient, RewardClient, TrainerClient, ask
-from libra_core.runtime.controller import ClusterControllerActor, StartedEngine
+from libra_core.runtime.asking import ask
+from libra_core.runtime.clients import ControllerClient, RewardClient, TrainerClient
+from libra_core.runtime.controller import ClusterControllerActor
 from libra_core.runtime.coordinator import RolloutCoordinatorActor
+from libra_core.runtime.engine_slots import StartedEngine
 from libra_core.runtime.fleet import ActorHandle
 from libra_core.runtime.forecasting import open_forecaster
+from libra_core.runtime.hybrid_feed import HybridFeed
 from libra_core.runtime.publisher import WeightPublisher
+from libra_core.runtime.replanner import Replanner
 from libra_core.runtime.rollout_client import RolloutClient
 from libra_core.runtime.scorer import RewardActor
 from libra_core.runtime.specs import plan_of
 from libra_core.runtime.store import StoreSpec, TrajectoryStoreActor
 from libra_core.runtime.trainer_group import TrainerGroup, checkpoints
 from libra_core.types.ids import PolicyVersion
+from libra_core.types.plan import Plan
 from libra_core.types.session import SessionRef
 
 logger = logging.getLogger(__name__)
@@ -49,6 +56,8 @@ class Connection:
     reward: RewardClient
     trainer: TrainerClient
     controller: ControllerClient
+    planner: Replanner | None = None
+    """Where hybrid replicas can change sides."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -136,7 +145,9 @@ def _start_actors(session: Session, model_folder: str, resume_from: Path | None,
     report("starting the engines", 0.5)
     engines: list[StartedEngine] = _started("the engines", starting_engines, config.rollout.engine_start_deadline_s)
     ask("the coordinator to take the engines", coordinator.attach.remote(store, scorer, session.controller, engines))
-    trainer = TrainerClient(config, Path(session.ref.run_dir), ranks, store)
+    ask("the cluster controller to take the fleet", session.controller.attach.remote(coordinator))
+    hybrids = HybridFeed(session.controller) if config.elastic.hybrid_replicas else None
+    trainer = TrainerClient(config, Path(session.ref.run_dir), ranks, store, hybrids)
     publisher = WeightPublisher(config, trainer, coordinator, shared_memory(session.ref))
     rollout = RolloutClient(config, coordinator=coordinator, store=store, scorer=scorer, trainer=trainer, publisher=publisher)
     report("publishing the first weights", 0.9)
@@ -147,13 +158,30 @@ def _start_actors(session: Session, model_folder: str, resume_from: Path | None,
         forecaster.resume(history)
         trainer.carry(_FORECAST, forecaster.state)
     rollout.begin_iterations(forecaster)
+    controller = ControllerClient(session.controller)
     session.connection = Connection(
         rollout=rollout,
         reward=RewardClient(scorer),
         trainer=trainer,
-        controller=ControllerClient(session.controller),
+        controller=controller,
+        planner=_open_planner(config, model_folder, controller, (rollout, forecaster)),
     )
     report("ready", 1.0)
+
+
+def _open_planner(
+    config: LibraConfig, model_folder: str, controller: ControllerClient, monitored: tuple[RolloutClient, RunForecaster | None]
+) -> Replanner | None:
+    """Forecasts of the run follow the plan."""
+    if not config.elastic.hybrid_replicas:
+        return None
+    rollout, forecaster = monitored
+
+    def follow(plan: Plan) -> None:
+        if forecaster is not None:
+            forecaster.use(load_run_laws(config, plan, model_folder)[0])
+
+    return Replanner(config, model_folder, controller, rollout, follow)
 
 
 def _connect(config: LibraConfig, namespace: str) -> str:

@@ -1,9 +1,11 @@
 """From the configuration to what one engine or one trainer rank needs to know, and the environment of its process."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from libra_core.config import LibraConfig
+from libra_core.elastic.spec import ElasticSpec
 from libra_core.engines.megatron.spec import TrainerSpec
 from libra_core.engines.vllm.spec import EngineSpec, process_environment
 from libra_core.types.ids import EngineId
@@ -16,6 +18,7 @@ def plan_of(config: LibraConfig) -> Plan:
     return Plan(
         train=TrainLayout(tp=layout.tp, pp=layout.pp, dp=layout.dp),
         rollout=RolloutLayout(engines=tuple((group.tp, group.count) for group in config.rollout.engines)),
+        hybrid_replicas=config.elastic.hybrid_replicas,
     )
 
 
@@ -48,6 +51,26 @@ def engine_spec(
     if scratch is not None:
         environment["VLLM_RPC_BASE_PATH"] = scratch
     return spec, environment
+
+
+def elastic_spec(config: LibraConfig, secret: bytes) -> ElasticSpec | None:
+    """The core's side channel; None without hybrid replicas. Its host is set where the rank is known to run."""
+    elastic = config.elastic
+    if not elastic.hybrid_replicas:
+        return None
+    return ElasticSpec(
+        secret=secret,
+        slots=elastic.hybrid_replicas,
+        contribution_s=elastic.contribution_s,
+        check_every_steps=elastic.check_every_steps,
+    )
+
+
+def replica_spec(config: LibraConfig, model_folder: str, *, rank: int, host: str, port: int) -> TrainerSpec:
+    """One rank of a hybrid replica: the core's tp and pp, alone."""
+    layout = config.training.layout.model_copy(update={"dp": 1, "distributed_optimizer": False})
+    spec = trainer_spec(config, model_folder, rank=rank, world_size=layout.world_size, host=host, port=port)
+    return replace(spec, training=config.training.model_copy(update={"layout": layout}))
 
 
 def trainer_spec(config: LibraConfig, model_folder: str, *, rank: int, world_size: int, host: str, port: int) -> TrainerSpec:

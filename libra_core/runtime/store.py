@@ -2,14 +2,20 @@
 
 import asyncio
 import time
+from collections import Counter, deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from libra_core.errors import ConfigError
 from libra_core.runtime.admission import PromptCursor, Selection, StepWindow, select_groups
-from libra_core.types.batch import TrainingBatch, TrainingSequence
+from libra_core.types.batch import TrainingSequence
 from libra_core.types.group import TrajectoryGroup
 from libra_core.types.ids import BatchId, PolicyVersion
+from libra_core.types.lengths import LengthRecord
+from libra_core.types.reports import TrajectoryAudit
+from libra_core.types.trajectory import Trajectory
+
+_KEPT_LENGTHS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +48,23 @@ class Batch:
     """A step's groups in the order in which they were taken."""
 
     groups: list[TrajectoryGroup] = field(default_factory=list)
+    is_closed: bool = False
+    """Its update is in the weights."""
+
+
+Parts = tuple[tuple[int, ...], ...]
+"""Group indices by part of a streamed batch, in the order in which the trainer was given them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What the trainer says of a batch."""
+
+    parts: Parts
+    again: tuple[int, ...] = ()
+    """Numbers of sequences that were given a second time, since the replica that held them was lost."""
+    trained: tuple[int, ...]
+    """Numbers that count, those given again numbered on from the first ones."""
 
 
 @dataclass(slots=True)
@@ -76,6 +99,8 @@ class TrajectoryStoreActor:
         self._written_off: set[int] = set()
         self._counts = {"retried": 0, "partial": 0, "dropped": 0}
         self._finished, self._taken = LengthSum(), LengthSum()
+        self._audit = TrajectoryAudit()
+        self._lengths: deque[LengthRecord] = deque(maxlen=_KEPT_LENGTHS)
         self._changed = asyncio.Condition()
 
     async def group_started(self, index: int, version: PolicyVersion) -> None:
@@ -114,6 +139,7 @@ class TrajectoryStoreActor:
                     for index in selection.chosen:
                         batch.groups.append(self._ready.pop(index))
                         self._taken.add(batch.groups[-1])
+                        self._lengths.extend(length_record(t, step) for t in batch.groups[-1].usable)
                     left = places - len(selection.chosen)
                     return Share(
                         groups=selection.chosen,
@@ -142,6 +168,9 @@ class TrajectoryStoreActor:
     async def groups(self, batch_id: BatchId) -> list[TrajectoryGroup]:
         return self._batch(batch_id).groups
 
+    async def group_indices(self, batch_id: BatchId) -> tuple[int, ...]:
+        return tuple(group.index for group in self._batch(batch_id).groups)
+
     async def sequences(self, batch_id: BatchId, indices: tuple[int, ...]) -> tuple[TrainingSequence, ...]:
         """Some groups of a batch as the trainer reads them; samples lost to infrastructure are left out."""
         return tuple(
@@ -149,26 +178,71 @@ class TrajectoryStoreActor:
                 token_ids=t.token_ids,
                 loss_mask=t.loss_mask,
                 logprobs=t.logprobs,
-                advantage=t.advantage,
+                advantage=t.advantage or 0.0,
                 group_index=position,
             )
             for position, group in enumerate(self._batch(batch_id).groups)
             if group.index in indices
-            for t in group.usable
-            if t.advantage is not None and (t.advantage != 0.0 or not self._spec.drop_groups_without_signal)
+            for t in self._teaching(group)
         )
 
-    async def training_batch(self, batch_id: BatchId, expected_version: PolicyVersion) -> TrainingBatch:
-        """The whole scored batch."""
-        indices = tuple(group.index for group in self._batch(batch_id).groups)
-        sequences = await self.sequences(batch_id, indices)
-        return TrainingBatch(batch_id=batch_id, expected_version=expected_version, sequences=sequences)
+    def _teaching(self, group: TrajectoryGroup) -> list[Trajectory]:
+        """Samples that the trainer is given: scored, and worth a gradient."""
+        keeps_all = not self._spec.drop_groups_without_signal
+        return [t for t in group.usable if t.advantage is not None and (t.advantage != 0.0 or keeps_all)]
 
-    async def mark_trained(self, batch_id: BatchId) -> None:
-        """Forget a batch whose update is in the weights; it and its predecessor are kept for sampling as text."""
-        self._trained.update(group.index for group in self._batch(batch_id).groups)
+    async def numbered(self, batch_id: BatchId, parts: Parts, numbers: tuple[int, ...]) -> tuple[TrainingSequence, ...]:
+        """Sequences by their number in the order in which the parts of the batch were given to the trainer."""
+        given = [sequence for part in parts for sequence in await self.sequences(batch_id, part)]
+        return tuple(given[number] for number in numbers)
+
+    async def mark_trained(self, batch_id: BatchId, receipt: Receipt | None = None) -> None:
+        """Forget a batch whose update is in the weights; it and its predecessor are kept for sampling as text.
+
+        Without a receipt the trainer had the batch already, from before a restart of the flow.
+        """
+        batch = self._batch(batch_id)
+        if not batch.is_closed:
+            self._book(batch, receipt)
+        batch.is_closed = True
+        self._trained.update(group.index for group in batch.groups)
         for old in sorted(self._batches)[:-2]:
             del self._batches[old]
+
+    async def audit(self) -> TrajectoryAudit:
+        """What became of every trajectory that a finished step took."""
+        return self._audit
+
+    async def length_records(self) -> list[LengthRecord]:
+        """Of the newest trajectories, in the order in which steps took them."""
+        return list(self._lengths)
+
+    def _book(self, batch: Batch, receipt: Receipt | None) -> None:
+        """Count trajectories by id: each is trained once, or has a reason not to be."""
+        samples = {t.trajectory_id: t for group in batch.groups for t in group.trajectories}
+        again = sum(len(group.trajectories) for group in batch.groups if group.index in self._trained)
+        usable = {name for name, t in samples.items() if t.failure is None}
+        teaching = [t.trajectory_id for group in batch.groups for t in self._teaching(group)]
+        if receipt is None:
+            trained = Counter(teaching)
+        else:
+            order = [
+                t.trajectory_id
+                for part in receipt.parts
+                for group in batch.groups
+                if group.index in part
+                for t in self._teaching(group)
+            ]
+            order += [order[number] for number in receipt.again]
+            trained = Counter(order[number] for number in receipt.trained)
+        self._audit = self._audit.including(
+            taken=len(samples),
+            failed=len(samples) - len(usable),
+            without_signal=len(usable) - len(teaching),
+            trained=len(trained),
+            lost=len(set(teaching) - trained.keys()),
+            doubled=sum(count > 1 for count in trained.values()) + again,
+        )
 
     async def cursor(self) -> PromptCursor:
         """What a resumed run must issue again: everything not yet trained."""
@@ -197,3 +271,21 @@ class TrajectoryStoreActor:
 
 def batch_name(step: int) -> BatchId:
     return BatchId(f"step-{step:06d}")
+
+
+def length_record(trajectory: Trajectory, step: int) -> LengthRecord:
+    """What the planner needs of a trajectory; tools that returned no token count to the turn after them."""
+    generated: list[int] = []
+    for before, sampled in zip((0, *trajectory.loss_mask), trajectory.loss_mask, strict=False):
+        if sampled and not before:
+            generated.append(0)
+        if sampled:
+            generated[-1] += 1
+    tools = trajectory.tool_returns
+    return LengthRecord(
+        prompt_tokens=trajectory.prompt_tokens,
+        generated_tokens=tuple(generated),
+        tool_tokens=tuple(tool.payload_tokens for tool in tools),
+        tool_s=tuple(tool.duration_s for tool in tools),
+        step=step,
+    )

@@ -3,30 +3,13 @@
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
-from libra_core.types.plan import Plan
-from libra_core.types.transition import Action, Transition
+from libra_core.types.transition import Action, Transition, TransitionOutcome
 
 logger = logging.getLogger(__name__)
 
 Perform = Callable[[Action], Awaitable[None]]
 """Does one action, or finds it done already; raises when it cannot be done within its deadline."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransitionOutcome:
-    """What became of a transition."""
-
-    plan: Plan
-    """Active from now on."""
-    applied: bool
-    failed: Action | None = None
-    error: str = ""
-    not_undone: tuple[str, ...] = ()
-    """Actions whose inverse failed too, with the reason: these GPUs need a person or a recovery."""
-    seconds: tuple[tuple[str, float], ...] = ()
-    """Every action that was tried, inverses included, in order."""
 
 
 async def carry_out(transition: Transition, perform: Perform) -> TransitionOutcome:

@@ -1,15 +1,16 @@
 """Weight publication as seen by the fleet: one order, every engine, a deadline each."""
 
 import asyncio
+import math
 from dataclasses import dataclass
 
 from ray.exceptions import RayActorError, RayTaskError
 
 from libra_core.config.training import PublicationConfig
 from libra_core.engines.weight_source import WeightSource
-from libra_core.errors import EngineLostError
+from libra_core.errors import EngineLostError, NumericsError
 from libra_core.runtime.fleet import EngineMember, first_line
-from libra_core.types.ids import PolicyVersion
+from libra_core.types.ids import EngineId, PolicyVersion
 from libra_core.types.reports import EnginePublication
 
 
@@ -33,3 +34,17 @@ async def load_weights(member: EngineMember, order: PublicationOrder, config: Pu
     except (RayActorError, RayTaskError) as error:
         reason = f"failed to load version {order.version}: {first_line(error)}"
     raise EngineLostError(f"{member.engine_id} {reason}")
+
+
+def worst_mismatch(
+    scores: dict[EngineId, tuple[float, ...]], expected: tuple[float, ...], tolerance: float, version: PolicyVersion
+) -> float:
+    """Largest absolute log-prob difference over engines and positions; raises `NumericsError` above the tolerance or on nan."""
+    errors = {engine_id: max(abs(a - b) for a, b in zip(values, expected, strict=True)) for engine_id, values in scores.items()}
+    engine_id, worst = max(errors.items(), key=lambda item: math.inf if math.isnan(item[1]) else item[1])
+    if not worst <= tolerance:
+        raise NumericsError(
+            f"after publishing version {version}, {engine_id} and the trainer differ by {worst:.2e} in a log-prob of the canary "
+            f"prompt, above publication.canary_tolerance = {tolerance:.0e}: the engine does not run the trainer's weights"
+        )
+    return worst

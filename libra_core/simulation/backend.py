@@ -29,6 +29,7 @@ from libra_core.types.reports import (
     RewardReport,
     RolloutReport,
     TimeAccount,
+    TrajectoryAudit,
     UpdateReport,
 )
 from libra_core.types.session import SessionRef
@@ -75,6 +76,15 @@ class SimulatedSession:
 
     def close(self) -> None:
         """Nothing runs outside this process."""
+
+    @property
+    def planner(self) -> None:
+        """Nothing moves in a simulated session; `libra compare` studies controllers."""
+
+    def audit(self) -> TrajectoryAudit:
+        """Every trajectory of a simulated step is trained."""
+        taken = self._world.version * self._config.rollout.groups_per_step * self._config.rollout.group_size
+        return TrajectoryAudit(taken=taken, trained=taken)
 
     def plan(self) -> Plan:
         return self._world.plan

@@ -5,20 +5,24 @@ A line is a decision, or the outcome or the realised gain of one, under the step
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
 from libra_core.tracking.run_folder import write_atomically
-from libra_core.types.decision import Decision, Realised
+from libra_core.types.decision import Decision, Realised, Settled
 from libra_core.types.forecast import Candidate
+from libra_core.types.profile import RunProfile
 
 FILE_NAME = "decisions.jsonl"
 
 
-def append_decision(run_dir: Path, decision: Decision) -> None:
-    _append(run_dir, {"kind": "decision", **decision_row(decision)})
+def append_decision(run_dir: Path, decision: Decision, profile: RunProfile | None = None) -> None:
+    """With the measurements that it rests on, where there are any."""
+    measured = {} if profile is None else {"profile": asdict(profile)}
+    _append(run_dir, {"kind": "decision", **decision_row(decision), **measured})
 
 
 def append_outcome(run_dir: Path, step: int, *, applied: bool, seconds: Mapping[str, float], error: str = "") -> None:
@@ -37,6 +41,15 @@ def append_realised(run_dir: Path, realised: Realised) -> None:
             "realised_cost_s": realised.cost_s,
         },
     )
+
+
+def append_settled(run_dir: Path, settled: Settled) -> None:
+    """What is now known of an earlier decision."""
+    if settled.outcome is not None:
+        outcome = settled.outcome
+        append_outcome(run_dir, settled.step, applied=outcome.applied, seconds=dict(outcome.seconds), error=outcome.error)
+    if settled.realised is not None:
+        append_realised(run_dir, settled.realised)
 
 
 def read_decisions(run_dir: Path) -> list[dict[str, Any]]:
@@ -95,8 +108,13 @@ def _candidate_row(candidate: Candidate) -> dict[str, Any]:
 
 
 def _append(run_dir: Path, row: Mapping[str, Any]) -> None:
-    with (run_dir / FILE_NAME).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(_finite(row)) + "\n")
+    """A line that a crash cut short is ended first, else it would take this one with it."""
+    with (run_dir / FILE_NAME).open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+        file.write(json.dumps(_finite(row)).encode() + b"\n")
 
 
 def _finite(value: Any) -> Any:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from libra_core.tracking.ledger import PLAN_METRICS
 from libra_core.types.forecast import StepForecast
 from libra_core.types.reports import IterationReport, RoutingReport
 
@@ -140,6 +141,11 @@ METRICS: tuple[Metric, ...] = (
     _metric("train/duration_s", "time of the whole update", lambda r: r.update.duration_s),
     _metric("train/skipped", "1 when the batch held no learning signal", lambda r: float(r.update.skipped)),
     _metric("train/policy_version", "version after the step", lambda r: r.update.policy_version),
+    _metric("elastic/hybrid_replicas", "hybrid replicas whose gradient is in the step", lambda r: r.update.hybrid_replicas),
+    _metric("elastic/hybrid_tokens", "tokens that they trained", lambda r: r.update.hybrid_tokens),
+    _metric("elastic/lost_sequences", "sequences the core trained because a replica was lost", lambda r: r.update.lost_sequences),
+    _metric("elastic/wait_s", "time the step waited for hybrid replicas", lambda r: r.update.hybrid_wait_s),
+    _metric("elastic/stall_s", "time of the core's training thread in copies for them", lambda r: r.update.hybrid_stall_s),
     _metric("publication/transfer_s", "export from the trainer", lambda r: r.publication.transfer_s),
     _metric("publication/total_s", "until every engine serves the new weights", lambda r: r.publication.total_s),
     _metric("publication/bytes", "size of the weights", lambda r: r.publication.bytes),
@@ -165,12 +171,14 @@ def iteration_metrics(report: IterationReport) -> dict[str, float]:
 def metrics_markdown() -> str:
     """The table as a documentation page."""
     rows = "\n".join(f"| `{metric.name}` | {metric.meaning} |" for metric in METRICS)
+    plan = "".join(f"| `{name}` | {meaning}; of looks at the plan only |\n" for name, meaning in PLAN_METRICS.items())
     return (
         "# Metrics\n\nMade by `libra docs metrics` from `libra_core/tracking/metrics.py`. Steps count from 0. "
         "Values that are not finite are left out.\n\n"
         f"| metric | meaning |\n|---|---|\n{rows}\n"
         "| `rollout/staleness_<n>_fraction` | share of trajectories whose oldest token is n versions old |\n"
         "| `reward/kind_<kind>_mean` | mean reward of the prompts of one kind |\n"
+        f"{plan}"
         "| `progress/wall_s` | training time since the run began, resumed parts included |\n"
         "| `progress/generated_tokens` | tokens sampled since the run began |\n"
         "| `summary/*` | one value per run, set at its end; the keys of `libra train --json` |\n"

@@ -2,16 +2,22 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from libra_core.ports.tracking import Tracker
 from libra_core.tracking import jsonl
+from libra_core.tracking.decisions import FILE_NAME as LEDGER_FILE
+from libra_core.tracking.decisions import append_decision, append_settled, decision_row, drop_decisions_from, read_decisions
+from libra_core.tracking.ledger import decision_metrics, flat_row, ledger_summary, ledger_tags, settled_metrics
 from libra_core.tracking.metrics import iteration_metrics
 from libra_core.tracking.run_folder import read_journal, update_journal
 from libra_core.tracking.summary import RunPlace, RunSummary, summarise
 from libra_core.tracking.trace import FILE_NAME as TRACE_FILE
 from libra_core.tracking.trace import TraceWriter
+from libra_core.types.decision import Decision, Settled
+from libra_core.types.profile import RunProfile
 from libra_core.types.reports import IterationReport
 
 
@@ -46,7 +52,9 @@ class Recorder:
         self._traced_until_s = time.time()
         self._reports: dict[int, IterationReport] = {}
         self._is_open = True
+        self._looks_s = 0.0
         jsonl.drop_metrics_from(run_dir, first_step)
+        drop_decisions_from(run_dir, first_step)
 
     def record(self, report: IterationReport) -> None:
         """Write one finished iteration; the journal comes last, so that it never promises what is not written."""
@@ -80,10 +88,31 @@ class Recorder:
         """Trajectories as text, one table per sampled step."""
         self._tracker.log_table(f"trajectories/step-{step:05d}", rows)
 
-    def summary(self, heldout: Mapping[str, float], place: RunPlace) -> RunSummary:
-        """The run so far; its metrics also go to the tracker."""
+    def record_decision(self, decision: Decision, profile: RunProfile) -> dict[str, Any]:
+        """Write a look at the plan down; returns its row."""
+        append_decision(self.run_dir, decision, profile)
+        self._tracker.log_metrics(decision_metrics(decision, profile), decision.step)
+        return decision_row(decision)
+
+    def record_settled(self, settled: Settled) -> None:
+        """What is now known of an earlier decision; its metrics are under the step of the decision."""
+        append_settled(self.run_dir, settled)
+        metrics = settled_metrics(settled)
+        if metrics:
+            self._tracker.log_metrics(metrics, settled.step)
+
+    def add_look(self, seconds: float) -> None:
+        """How long a look at the plan kept the run."""
+        self._looks_s += seconds
+
+    def summary(self, heldout: Mapping[str, float], place: RunPlace, trajectories: Mapping[str, int] | None = None) -> RunSummary:
+        """The run so far; its metrics also go to the tracker. `trajectories`: what became of them, by count."""
         rows = jsonl.read_metrics(self.run_dir)
-        summary = summarise(rows, place, heldout)
+        summary = replace(
+            summarise(rows, place, heldout),
+            trajectories=dict(trajectories or {}),
+            replanning=ledger_summary(read_decisions(self.run_dir), self._looks_s, float(rows[-1]["progress/wall_s"])),
+        )
         self._tracker.log_metrics(summary.metrics(), step=int(rows[-1]["step"]))
         return summary
 
@@ -93,8 +122,11 @@ class Recorder:
             return
         self._is_open = False
         self._trace.close()
-        self._tracker.set_tags({"outcome": status.lower()})
-        for name in ("config.yaml", jsonl.FILE_NAME, TRACE_FILE):
+        ledger = read_decisions(self.run_dir)
+        self._tracker.set_tags({"outcome": status.lower(), **ledger_tags(ledger)})
+        if ledger:
+            self._tracker.log_table("decisions", [flat_row(row) for row in ledger])
+        for name in ("config.yaml", jsonl.FILE_NAME, TRACE_FILE, LEDGER_FILE):
             if (self.run_dir / name).exists():
                 self._tracker.log_file(self.run_dir / name)
         self._tracker.finish(status)

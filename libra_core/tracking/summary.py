@@ -33,6 +33,10 @@ class RunSummary:
     run_dir: str
     heldout: dict[str, float] = field(default_factory=dict[str, float])
     """Success on held-out prompts; empty when none were scored."""
+    trajectories: dict[str, int] = field(default_factory=dict[str, int])
+    """What became of the trajectories of all steps, counted by id; `lost` and `doubled` are 0."""
+    replanning: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Looks at the plan, the time that they took, and predicted and realised gain of what was applied."""
     mlflow_run_id: str | None = None
     mlflow_url: str | None = None
 

@@ -28,6 +28,26 @@ class TrainingBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepAccount:
+    """Whose gradients are in a finished step; the same on every rank but for the times."""
+
+    version: PolicyVersion
+    """Of the weights that it started from."""
+    trained: tuple[int, ...]
+    """Numbers, in the order of accumulation, of the sequences that count; one that counted twice would be here twice."""
+    counted: tuple[int, ...] = ()
+    """Slots of hybrid replicas whose gradient is in it."""
+    dropped: tuple[int, ...] = ()
+    """Slots that were active and did not contribute in time."""
+    hybrid_tokens: int = 0
+    """Of the sequences that hybrid replicas trained."""
+    waited_s: float = 0.0
+    """For hybrid replicas."""
+    stall_s: float = 0.0
+    """Of the training thread, in copies for hybrid replicas."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AccumulationReport:
     """One part of a streamed step."""
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from libra_core.types.forecast import Candidate, Term
-from libra_core.types.transition import Tier, TransitionCost
+from libra_core.types.transition import Tier, TransitionCost, TransitionOutcome
 
 
 class Verdict(StrEnum):
@@ -62,3 +62,13 @@ class Realised:
     """Mean after the switch; against the forecast of the candidate it shows the forecast's error."""
     cost_s: float
     """Measured time of the transition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """What became of an earlier decision: its transition ended, or its realised gain is known."""
+
+    step: int
+    """Of the decision."""
+    outcome: TransitionOutcome | None = None
+    realised: Realised | None = None

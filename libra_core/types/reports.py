@@ -1,6 +1,6 @@
 """Small facts that tasks return: counts, seconds, means. Never token data."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from libra_core.types.forecast import ForecastCheck
 from libra_core.types.ids import BatchId, EngineId, PolicyVersion
@@ -27,6 +27,8 @@ class EngineStats:
     """Seconds since start during which it was held for a swap of weights, in colocated mode also for the training."""
     prefill_s: float = 0.0
     """Of these, an estimate of what went into prompts: each engine step's time, split by the tokens it computed."""
+    decode_steps: int = 0
+    """Engine steps since start that sampled at least one token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +132,16 @@ class UpdateReport:
     """Unix time."""
     skipped: bool = False
     """True when the batch held no learning signal, so that the weights did not change."""
+    hybrid_replicas: int = 0
+    """Hybrid replicas whose gradient is in the step."""
+    hybrid_tokens: int = 0
+    """Of `tokens`, those that they trained."""
+    lost_sequences: int = 0
+    """Sequences that the core trained because a hybrid replica was lost with them."""
+    hybrid_wait_s: float = 0.0
+    """How long the step waited for hybrid replicas."""
+    hybrid_stall_s: float = 0.0
+    """Of the core's training thread, in copies for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +224,41 @@ class RoutingReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeWork:
+    """What the engines decoded in an iteration, summed over them."""
+
+    seconds: float
+    """Busy, less what went into prompts."""
+    steps: int
+    tokens: int
+
+    @property
+    def batch(self) -> float:
+        """Sequences that a step decoded at once."""
+        return self.tokens / self.steps if self.steps else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryAudit:
+    """What became of the trajectories of all finished steps, counted by id."""
+
+    taken: int = 0
+    trained: int = 0
+    """Their gradient is in the weights."""
+    without_signal: int = 0
+    """Of groups that scored alike: there is nothing to learn from them."""
+    failed: int = 0
+    """Lost to infrastructure before they were scored."""
+    lost: int = 0
+    """Given to the trainer, but in no gradient. None, unless something is wrong."""
+    doubled: int = 0
+    """In a gradient more than once. None, unless something is wrong."""
+
+    def including(self, **counts: int) -> "TrajectoryAudit":
+        return TrajectoryAudit(**{name: count + counts.get(name, 0) for name, count in asdict(self).items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IterationReport:
     """One GRPO iteration, as it is logged."""
 
@@ -236,6 +283,8 @@ class IterationReport:
     """Of the fullest engine at the end of the iteration."""
     queued: int
     """Trajectories without a place on an engine at the end of the iteration."""
+    decode: DecodeWork | None = None
+    """None in worlds without engines."""
     forecast: ForecastCheck | None = None
     """Made before the iteration; None without a law, and in the first iteration of a process."""
     routing: RoutingReport | None = None

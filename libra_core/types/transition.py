@@ -90,3 +90,18 @@ class Transition:
     source: Plan
     target: Plan
     actions: tuple[Action, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransitionOutcome:
+    """What became of a transition."""
+
+    plan: Plan
+    """Active from now on."""
+    applied: bool
+    failed: Action | None = None
+    error: str = ""
+    not_undone: tuple[str, ...] = ()
+    """Actions whose inverse failed too, with the reason: these GPUs need a person or a recovery."""
+    seconds: tuple[tuple[str, float], ...] = ()
+    """Every action that was tried, inverses included, in order."""

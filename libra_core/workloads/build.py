@@ -31,7 +31,7 @@ def build_workload(config: LibraConfig, model_folder: Path) -> Workload:
         case SearchR1Config():
             if config.workload.train_files:
                 return _search_r1_files(config.workload, model_folder, config)
-            return _search_r1(config.workload, model_folder, config.seed)
+            return _search_r1(config.workload, model_folder, config)
         case DapoMathConfig():
             return _dapo_math(config.workload, model_folder, config)
         case R2EGymConfig():
@@ -40,7 +40,8 @@ def build_workload(config: LibraConfig, model_folder: Path) -> Workload:
             return _synthetic(config.workload, model_folder, config.seed)
 
 
-def _search_r1(settings: SearchR1Config, model_folder: Path, seed: int) -> Workload:
+def _search_r1(settings: SearchR1Config, model_folder: Path, config: LibraConfig) -> Workload:
+    from libra_core.workloads.search_r1.drift import Drift
     from libra_core.workloads.search_r1.environment import SearchEnvironment
     from libra_core.workloads.search_r1.facts import load_world, split_world
     from libra_core.workloads.search_r1.source import SearchPromptSource
@@ -51,7 +52,13 @@ def _search_r1(settings: SearchR1Config, model_folder: Path, seed: int) -> Workl
     split = split_world(world, settings.heldout_share)
     return Workload(
         environment=SearchEnvironment(codec, world, top_k=settings.top_k, max_passage_tokens=settings.max_passage_tokens),
-        prompts=SearchPromptSource(codec, split, two_hop_share=settings.two_hop_share, seed=seed),
+        prompts=SearchPromptSource(
+            codec,
+            split,
+            two_hop_share=settings.two_hop_share,
+            seed=config.seed,
+            drift=Drift(settings, config.rollout.groups_per_step),
+        ),
     )
 
 

@@ -197,7 +197,7 @@ def _hold(exchange: Any, step: int, script: CoreScript, hybrids: tuple[HybridScr
 
 def _hold_for(hybrid: HybridScript, endpoint: Any, step: int, *, patient: bool) -> None:
     if hybrid.secret != SECRET:
-        _wait(lambda: endpoint.refused != [], "a stranger to be refused")
+        _wait(lambda: len(endpoint.refused) > 0, "a stranger to be refused")
         return
     _wait(lambda: _connected(endpoint, hybrid, step), f"slot {hybrid.slot} to connect")
     if patient:

@@ -8,9 +8,18 @@ from pathlib import Path
 from libra_core.config import LibraConfig
 from libra_core.types.ids import BatchId, PolicyVersion
 from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
-from libra_core.types.reports import EngineStats, IterationReport, PublicationReport, RewardReport, RolloutReport, UpdateReport
+from libra_core.types.reports import (
+    EngineStats,
+    IterationReport,
+    PublicationReport,
+    RewardReport,
+    RolloutReport,
+    TrajectoryAudit,
+    UpdateReport,
+)
 from libra_core.types.session import SessionRef
 from support.reports import iteration_report, publication_report, reward_report, rollout_report, update_report
+from tasks.connection import PlanKeeper
 
 
 @dataclass(kw_only=True)
@@ -27,6 +36,7 @@ class FakeBackend:
     updates: list[str] = field(default_factory=list)
     published: list[int] = field(default_factory=list)
     checkpoints: list[int] = field(default_factory=list)
+    planner: PlanKeeper | None = None
 
     def open_session(self, config: LibraConfig, run_dir: Path, report: Callable[[str, float], None]) -> SessionRef:
         if self.open_failure is not None:
@@ -95,6 +105,13 @@ class FakeConnection:
 
     def trace_events(self, since_s: float) -> list[dict[str, object]]:
         return [{"name": "update", "ph": "X", "ts": time.time() * 1e6, "dur": 10.0, "pid": 1, "tid": "trainer"}]
+
+    def audit(self) -> TrajectoryAudit:
+        return TrajectoryAudit(taken=8 * len(self.backend.taken), trained=8 * len(self.backend.taken))
+
+    @property
+    def planner(self) -> PlanKeeper | None:
+        return self.backend.planner
 
     def evaluate_heldout(self) -> dict[str, float]:
         return {"reward_mean": 0.5}

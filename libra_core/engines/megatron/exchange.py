@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 
-from libra_core.elastic.agreement import Verdict, Vote, ballot, verdicts
+from libra_core.elastic.agreement import Agreed, Vote, ballot, verdicts
 from libra_core.elastic.buffers import Buffer
 from libra_core.elastic.endpoint import CoreEndpoint, Serves, Shard
 from libra_core.elastic.link import Contribution
@@ -202,7 +202,7 @@ class CoreExchange:
                 held[slot] = found
         return held
 
-    def _agree(self, step: int) -> list[Verdict]:
+    def _agree(self, step: int) -> list[Agreed]:
         votes = [self._vote(slot, step) for slot in range(self._spec.slots)]
         numbers = torch.tensor(ballot(votes), dtype=torch.int64, device=self._world.device)
         dist.all_reduce(numbers, op=dist.ReduceOp.MIN)

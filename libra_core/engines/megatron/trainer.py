@@ -21,7 +21,7 @@ from libra_core.engines.megatron.step import score
 from libra_core.engines.megatron.world import close_world, open_world
 from libra_core.engines.model_folder import ModelFacts, check_divides, read_model_facts
 from libra_core.errors import ConfigError, ResourceError
-from libra_core.types.batch import AccumulationReport, TrainingBatch, TrainingSequence
+from libra_core.types.batch import AccumulationReport, StepAccount, TrainingBatch, TrainingSequence
 from libra_core.types.ids import BatchId, PolicyVersion
 from libra_core.types.reports import UpdateReport
 
@@ -49,7 +49,10 @@ class MegatronTrainer:
         torch.manual_seed(spec.seed)
         self.progress = checkpoint.Progress(version=PolicyVersion(0))
         self._step: OpenStep | None = None
+        self.account: StepAccount | None = None
+        """Of the step that was finished last by this process."""
         self._broadcast_group: BroadcastGroup | None = None
+        self.exchange: CoreExchange | None = None
         self.world = open_world(spec)
         try:
             self.model = build_policy(self.facts, spec)
@@ -59,7 +62,7 @@ class MegatronTrainer:
             parts = {"world": self.world, "model": self.model, "reference": _build_reference(self.facts, spec)}
             self.accumulator = Accumulator(spec=spec, exchange=self.exchange, **parts)
         except BaseException:
-            close_world()
+            self.close()
             raise
 
     @property
@@ -140,6 +143,7 @@ class MegatronTrainer:
         )
         if self.exchange is not None:
             self.exchange.publish(report.policy_version, report.grad_norm, self.progress.adam_steps)
+        self.account = _account_of(step, self.exchange, self.world.dp_size)
         return report
 
     def discard_step(self) -> None:
@@ -263,6 +267,22 @@ class MegatronTrainer:
         """The collectives of an export whose tensors another rank of this replica writes."""
         for _ in self._weights():
             pass
+
+
+def _account_of(step: OpenStep, exchange: CoreExchange | None, core_replicas: int) -> StepAccount:
+    trained = tuple(number for replica in sorted(step.trained) for number in step.given[replica])
+    if exchange is None:
+        return StepAccount(version=step.version, trained=trained)
+    last = exchange.last
+    return StepAccount(
+        version=step.version,
+        trained=trained,
+        counted=tuple(sorted(last.counted)),
+        dropped=last.dropped,
+        hybrid_tokens=sum(step.loads[replica] for replica in step.trained if replica >= core_replicas),
+        waited_s=last.waited_s,
+        stall_s=last.stall_s,
+    )
 
 
 def _build_reference(facts: ModelFacts, spec: TrainerSpec) -> torch.nn.Module | None:

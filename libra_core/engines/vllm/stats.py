@@ -19,6 +19,7 @@ class EngineCounters:
         self._waiting = 0
         self._kv_usage = 0.0
         self._generated_tokens = 0
+        self._decode_steps = 0
         self._prompt_tokens = 0
         self._cached_prompt_tokens = 0
         self._preemptions = 0
@@ -41,6 +42,7 @@ class EngineCounters:
             self._kv_usage = scheduler_stats.kv_cache_usage
         if iteration_stats is not None:
             self._generated_tokens += iteration_stats.num_generation_tokens
+            self._decode_steps += iteration_stats.num_generation_tokens > 0
             self._prompt_tokens += iteration_stats.prompt_token_stats.total
             self._cached_prompt_tokens += iteration_stats.prompt_token_stats.cached_tokens
             self._count_preemptions(iteration_stats.num_preempted_reqs)
@@ -112,4 +114,5 @@ class EngineCounters:
             busy_s=self._busy_s + self._busy_now_s(),
             paused_s=self._paused_s + paused_now_s,
             prefill_s=self._prefill_s,
+            decode_steps=self._decode_steps,
         )

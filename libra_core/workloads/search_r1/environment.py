@@ -1,12 +1,14 @@
 """Search tool and reward of Search-R1, on tokens: what the policy sampled is judged, never re-encoded text."""
 
+import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from libra_core.ports.environment import Episode, TurnStops
 from libra_core.types.trajectory import Prompt, ToolCall, ToolReturn, ToolStatus, Trajectory
-from libra_core.workloads.episodes import InstantEpisode
+from libra_core.workloads.episodes import InstantEpisode, WaitingEpisode
 from libra_core.workloads.search_r1 import tags
 from libra_core.workloads.search_r1.facts import World
 from libra_core.workloads.search_r1.passages import corpus
@@ -35,7 +37,9 @@ class SearchEnvironment:
         return TurnStops(token_ids=(self._tag_ids[tags.SEARCH_END], self._tag_ids[tags.MESSAGE_END]))
 
     async def reset(self, prompt: Prompt) -> Episode:
-        return InstantEpisode(lambda call: self.call_tool(prompt, call))
+        if not prompt.instance:
+            return InstantEpisode(lambda call: self.call_tool(prompt, call))
+        return WaitingEpisode(lambda call: self._search_slowly(prompt, call))
 
     def parse_call(self, turn_token_ids: Sequence[int]) -> ToolCall | None:
         if not turn_token_ids or turn_token_ids[-1] != self._tag_ids[tags.SEARCH_END]:
@@ -52,6 +56,12 @@ class SearchEnvironment:
         started_s = time.perf_counter()
         status, token_ids = self._answer(call)
         return ToolReturn(tool=call.tool, status=status, token_ids=token_ids, duration_s=time.perf_counter() - started_s)
+
+    async def _search_slowly(self, prompt: Prompt, call: ToolCall) -> ToolReturn:
+        """As over a network: the prompt says how long."""
+        started_s = time.perf_counter()
+        await asyncio.sleep(float(prompt.instance))
+        return replace(self.call_tool(prompt, call), duration_s=time.perf_counter() - started_s)
 
     def answer_failure(self, call: ToolCall, status: ToolStatus) -> ToolReturn:
         token_ids = self._codec.encode(tags.information_text(SEARCH_FAILED))

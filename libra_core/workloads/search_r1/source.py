@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from libra_core.types.ids import PromptId
 from libra_core.types.trajectory import Prompt
-from libra_core.workloads.search_r1.facts import SPLIT_SEED, World, WorldSplit
+from libra_core.workloads.search_r1.drift import Drift, Mix
+from libra_core.workloads.search_r1.facts import SPLIT_SEED, WorldSplit
 from libra_core.workloads.search_r1.questions import Question, draw_question
 from libra_core.workloads.search_r1.tags import prompt_text
 from libra_core.workloads.text_codec import TextCodec
@@ -15,16 +16,22 @@ from libra_core.workloads.text_codec import TextCodec
 class SearchPromptSource:
     """Implements `ports.environment.PromptSource`. Prompt `i` depends on the seed and on `i` alone, so resuming costs nothing."""
 
-    def __init__(self, codec: TextCodec, split: WorldSplit, *, two_hop_share: float, seed: int) -> None:
+    def __init__(
+        self, codec: TextCodec, split: WorldSplit, *, two_hop_share: float, seed: int, drift: Drift | None = None
+    ) -> None:
+        """With a drift `two_hop_share` is that of the held-out questions only."""
         self._codec = codec
         self._split = split
+        self._drift = drift
         self._two_hop_share = two_hop_share
         self._seed = seed
 
     def training(self, start: int) -> Iterator[Prompt]:
         """Endless; the first prompt has index `start`."""
         for index in itertools.count(start):
-            yield self.prompt(self._draw(self._split.training, f"training/{self._seed}/{index}"))
+            mix = self._drift.at(index) if self._drift is not None else Mix(two_hop_share=self._two_hop_share, search_s=0.0)
+            chance = random.Random(f"training/{self._seed}/{index}")
+            yield self.prompt(draw_question(self._split.training, mix.two_hop_share, chance), search_s=mix.search_s)
 
     def heldout(self, count: int) -> Sequence[Prompt]:
         """The same questions for every run seed; none when no country is held out."""
@@ -32,8 +39,8 @@ class SearchPromptSource:
             return ()
         return tuple(self._heldout(index) for index in range(count))
 
-    def prompt(self, question: Question, prefix: str = "") -> Prompt:
-        """A question as the policy sees it; `prefix` marks its stratum."""
+    def prompt(self, question: Question, prefix: str = "", search_s: float = 0.0) -> Prompt:
+        """A question as the policy sees it; `prefix` marks its stratum. How long its searches take travels as its instance."""
         text = prompt_text(question.text)
         return Prompt(
             prompt_id=PromptId(prefix + question.key),
@@ -41,10 +48,9 @@ class SearchPromptSource:
             text=question.text,
             answers=(question.answer,),
             kind=prefix + question.kind,
+            instance=f"{search_s:.3f}" if search_s else "",
         )
 
     def _heldout(self, index: int) -> Prompt:
-        return self.prompt(self._draw(self._split.heldout, f"heldout/{SPLIT_SEED}/{index}"), prefix="heldout/")
-
-    def _draw(self, world: World, seed: str) -> Question:
-        return draw_question(world, self._two_hop_share, random.Random(seed))
+        chance = random.Random(f"heldout/{SPLIT_SEED}/{index}")
+        return self.prompt(draw_question(self._split.heldout, self._two_hop_share, chance), prefix="heldout/")

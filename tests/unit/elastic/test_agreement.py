@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libra_core.elastic.agreement import NO_SAY, Verdict, Vote, ballot, verdicts
+from libra_core.elastic.agreement import NO_SAY, Agreed, Vote, ballot, verdicts
 
 EPOCHS = st.sampled_from([NO_SAY, 0, 1, 2, 7])
 VOTES = st.builds(Vote, contributed=EPOCHS, stays=EPOCHS, wants_snapshot=EPOCHS, follows=EPOCHS)
 
 
-def agree(*ranks: list[Vote]) -> list[Verdict]:
+def agree(*ranks: list[Vote]) -> list[Agreed]:
     return verdicts([min(column) for column in zip(*(ballot(votes) for votes in ranks), strict=True)])
 
 
@@ -24,7 +24,7 @@ def test_shards_of_two_epochs_do_not_agree() -> None:
 
 
 def test_nobody_with_a_say_is_no() -> None:
-    assert agree([Vote()], [Vote()])[0] == Verdict(contributed=0, stays=0, wants_snapshot=0, follows=0)
+    assert agree([Vote()], [Vote()])[0] == Agreed(contributed=0, stays=0, wants_snapshot=0, follows=0)
 
 
 def test_slots_are_judged_apart() -> None:

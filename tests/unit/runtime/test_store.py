@@ -139,7 +139,7 @@ def test_samples_without_signal_or_lost_to_infrastructure_stay_out_of_the_traini
             await target.group_started(index, PolicyVersion(0))
             await target.add_group(group(index, *samples), partial=True)
         await target.take(0, 1.0)
-        batch = await target.training_batch(batch_name(0), PolicyVersion(0))
-        assert [s.advantage for s in batch.sequences] == [0.5, -0.5]
+        sequences = await target.sequences(batch_name(0), await target.group_indices(batch_name(0)))
+        assert [s.advantage for s in sequences] == [0.5, -0.5]
 
     run(claim())

@@ -1,0 +1,184 @@
+"""What a run has measured of itself, as the costs that the planner reckons with.
+
+Three things are measured and none is corrected by hand: seconds of forward and backward per token and replica, the optimizer's
+seconds, and the engines' decode time over what their law says of the same batches. Recent steps count more. What is believed
+beyond the measurement: training divides evenly over replicas, and engines do not slow each other down.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from libra_core.config import LibraConfig
+from libra_core.costs.api import (
+    Fit,
+    StepCoefficients,
+    TrainEstimate,
+    TrainingLoad,
+    TrainingShape,
+    TrainTimeParts,
+    scaled,
+)
+from libra_core.errors import ConfigError
+from libra_core.planning.lengths import LengthTable, length_table
+from libra_core.planning.loading import regime_of
+from libra_core.planning.problem import Cluster, Costs, EngineCosts, ModelShape, PlanningProblem, TrainerCosts
+from libra_core.planning.run_costs import RunCosts
+from libra_core.planning.run_forecast import RecentMean
+from libra_core.types.lengths import LengthRecord
+from libra_core.types.plan import Plan
+from libra_core.types.profile import RunProfile
+from libra_core.types.reports import IterationReport
+
+
+class RunMeter:
+    """Recency-weighted means over iterations. Pure but for its own sums."""
+
+    def __init__(self, engines: EngineCosts, plan: Plan, *, half_life_steps: float) -> None:
+        self._engines = engines
+        self._tp = plan.rollout.engines[0][0]
+        self._core_replicas = plan.train.dp
+        self._decay = 0.5 ** (1.0 / half_life_steps)
+        self._trainer = RecentMean()
+        self._engine = RecentMean()
+        self._iteration = RecentMean()
+        self.steps = 0
+
+    def observe(self, report: IterationReport) -> None:
+        """One finished iteration. Skipped steps say nothing of the trainer."""
+        self.steps += 1
+        rollout, update = report.rollout, report.update
+        tokens = rollout.prompt_tokens + rollout.generated_tokens + rollout.tool_tokens
+        if tokens and not update.skipped:
+            replicas = self._core_replicas + update.hybrid_replicas
+            work_s = update.forward_backward_s + update.logprob_s
+            self._trainer = self._trainer.including(
+                {
+                    "per_token": work_s * replicas / tokens,
+                    "fixed": update.optimizer_s + update.hybrid_stall_s,
+                    "trained": min(1.0, update.tokens / tokens),
+                },
+                self._decay,
+            )
+        self._observe_engines(report)
+        self._iteration = self._iteration.including(
+            {"t_iter": report.t_iter_s, "publication": report.publication.total_s}, self._decay
+        )
+
+    def profile(self, step: int, trajectories: int) -> RunProfile:
+        """Raises `ConfigError` before anything was measured."""
+        if not self._trainer.weight or not self._iteration.weight:
+            raise ConfigError("no step of this run has been measured yet; look at the plan after the first one that trains")
+        trainer, iteration = self._trainer.mean, self._iteration.mean
+        return RunProfile(
+            step=step,
+            measured_steps=self.steps,
+            trajectories=trajectories,
+            train_s_per_token=trainer["per_token"],
+            train_fixed_s=trainer["fixed"],
+            trained_share=trainer["trained"],
+            decode_ratio=self._engine.mean.get("ratio", 1.0),
+            decode_batch=self._engine.mean.get("batch", math.nan),
+            publication_s=iteration["publication"],
+            t_iter_s=iteration["t_iter"],
+        )
+
+    def _observe_engines(self, report: IterationReport) -> None:
+        work, rollout = report.decode, report.rollout
+        if work is None or not work.steps or not rollout.trajectories:
+            return
+        context = (rollout.prompt_tokens + 0.5 * (rollout.generated_tokens + rollout.tool_tokens)) / rollout.trajectories
+        told_s = work.steps * self._engines.coefficients(self._tp).step_s(work.batch, work.batch * context)
+        self._engine = self._engine.including({"ratio": work.seconds / told_s, "batch": work.batch}, self._decay)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredTrainer:
+    """Work in proportion to tokens, shared by the replicas, and what comes once a step; memory and fit as evaluated."""
+
+    evaluated: TrainerCosts
+    profile: RunProfile
+
+    def shape_fit(self, shape: TrainingShape) -> Fit:
+        return self.evaluated.shape_fit(shape)
+
+    def estimate(self, shape: TrainingShape, load: TrainingLoad) -> TrainEstimate:
+        work_s = self.profile.train_s_per_token * load.tokens / shape.dp
+        parts = TrainTimeParts(
+            forward_backward_s=work_s,
+            tp_communication_s=0.0,
+            ep_communication_s=0.0,
+            bubble_s=0.0,
+            pp_transfer_s=0.0,
+            dp_exposed_s=0.0,
+            optimizer_s=self.profile.train_fixed_s,
+            logprob_s=0.0,
+        )
+        return replace(self.evaluated.estimate(shape, load), t_train_s=parts.total_s, parts=parts)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredEngines:
+    """The engines' law times what their decode steps took over it; a cache that is promised in final contexts."""
+
+    evaluated: EngineCosts
+    profile: RunProfile
+    promised_over_mean: float
+    """Final context of a trajectory over the mean one while it decodes: the coordinator promises the final one."""
+
+    def coefficients(self, tp: int) -> StepCoefficients:
+        return scaled(self.evaluated.coefficients(tp), self.profile.decode_ratio)
+
+    def kv_tokens(self, tp: int, utilization: float | None = None) -> int:
+        return int(self.evaluated.kv_tokens(tp, utilization) / self.promised_over_mean)
+
+    def fits(self, tp: int) -> Fit:
+        return self.evaluated.fits(tp)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredPublication:
+    """As the run's own took."""
+
+    seconds: float
+
+    def publication_s(self, train: TrainingShape, engines: object) -> float:
+        del train, engines
+        return self.seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSide:
+    """What of a run does not change: its evaluators and the shape of its model."""
+
+    costs: RunCosts
+    model: ModelShape
+
+
+def problem_of_run(
+    config: LibraConfig, side: RunSide, plan: Plan, records: Sequence[LengthRecord], profile: RunProfile
+) -> PlanningProblem:
+    """The planner's question with the run's own measurements: streaming's loss is in the measured training time already."""
+    lengths = length_table(records, half_life_steps=config.replanning.half_life_steps)
+    degrees = tuple(tp for tp, _ in plan.rollout.engines)
+    return PlanningProblem(
+        cluster=Cluster(num_gpus=plan.num_gpus, gpus_per_node=min(plan.num_gpus, config.planner.gpus_per_node)),
+        model=side.model,
+        regime=replace(regime_of(config), streamed_loss=1.0),
+        lengths=lengths,
+        costs=Costs(
+            engines=MeasuredEngines(side.costs.engines, profile, promised_over_mean(lengths)),
+            trainer=MeasuredTrainer(side.costs.trainer, profile),
+            moving=MeasuredPublication(profile.publication_s),
+        ),
+        rollout_degrees=degrees,
+        train_degrees=(plan.train.tp,),
+        train_shape=side.costs.shape,
+        active=plan,
+        drift=config.planner.drift,
+    )
+
+
+def promised_over_mean(lengths: LengthTable) -> float:
+    """At least 1."""
+    return max(1.0, lengths.mean(lengths.total_tokens) / lengths.mean_context)

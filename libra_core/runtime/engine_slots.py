@@ -1,0 +1,93 @@
+"""Places for engines, and who starts and stops what is in them."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from libra_core.config import LibraConfig
+from libra_core.errors import ResourceError
+from libra_core.runtime.actors import EngineActor
+from libra_core.runtime.fleet import ActorHandle, first_line
+from libra_core.runtime.placement import Placement
+from libra_core.runtime.specs import engine_spec
+from libra_core.types.ids import EngineId
+
+logger = logging.getLogger(__name__)
+
+STOP_DEADLINE_S = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedEngine:
+    """An engine that serves."""
+
+    engine_id: EngineId
+    tp: int
+    kv_tokens: int
+    handle: ActorHandle
+
+
+@dataclass(slots=True, kw_only=True)
+class EngineSlot:
+    """A place for an engine; its occupant changes when an engine is replaced."""
+
+    tp: int
+    placement: Placement
+    bundle: int = 0
+    """Of the placement."""
+    engine_id: EngineId
+    handle: ActorHandle
+
+
+class EngineStarter:
+    """Makes engine actors of one configuration. `scratch` as in the controller."""
+
+    def __init__(self, config: LibraConfig, model_folder: str, scratch: str | None) -> None:
+        self._config, self._model_folder, self._scratch = config, model_folder, scratch
+
+    def open(self, engine_id: EngineId, tp: int, placement: Placement, bundle: int = 0) -> EngineSlot:
+        """The actor alone; `start` brings its engine up."""
+        slot = EngineSlot(tp=tp, placement=placement, bundle=bundle, engine_id=engine_id, handle=None)
+        self.occupy(slot, engine_id)
+        return slot
+
+    def occupy(self, slot: EngineSlot, engine_id: EngineId) -> None:
+        """Another actor in the place of the one before, which is gone."""
+        spec, env = engine_spec(self._config, self._model_folder, engine_id=engine_id, tp=slot.tp, scratch=self._scratch)
+        options = slot.placement.actor_options(slot.bundle, env)
+        slot.engine_id = engine_id
+        slot.handle = ray.remote(EngineActor).options(name=engine_id, max_concurrency=4096, **options).remote(spec)
+
+    async def start(self, slot: EngineSlot) -> StartedEngine:
+        """Waits up to `rollout.engine_start_deadline_s`; raises `ResourceError` when it does not come up."""
+        deadline_s = self._config.rollout.engine_start_deadline_s
+        try:
+            facts = await asyncio.wait_for(slot.handle.start.remote(), deadline_s)
+        except TimeoutError:
+            raise ResourceError(
+                f"{slot.engine_id} did not start within rollout.engine_start_deadline_s = {deadline_s:.0f} s; "
+                "raise it on a slow host, or look into the run folder's logs"
+            ) from None
+        except RayError as error:
+            raise ResourceError(f"{slot.engine_id} did not start: {first_line(error)}") from error
+        return StartedEngine(engine_id=slot.engine_id, tp=slot.tp, kv_tokens=facts.kv_tokens, handle=slot.handle)
+
+    async def stop(self, slot: EngineSlot) -> None:
+        """End the engine and its processes; its actor is gone afterwards, however that went."""
+        try:
+            await asyncio.wait_for(quiet(slot.handle.stop.remote()), STOP_DEADLINE_S)
+        except TimeoutError:
+            logger.warning("%s did not stop within %.0f s and is killed", slot.engine_id, STOP_DEADLINE_S)
+        ray.kill(slot.handle, no_restart=True)
+
+
+async def quiet(reference: Any) -> None:
+    """Wait for a stop call; an actor that is already dead has stopped."""
+    try:
+        await reference
+    except RayError as error:
+        logger.info("actor was already gone: %s", first_line(error))

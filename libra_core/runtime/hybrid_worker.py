@@ -1,0 +1,234 @@
+"""One replica's GPUs, which hold engines or a training replica, and the way from one to the other and back."""
+
+import asyncio
+import itertools
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.exceptions import RayError
+
+from libra_core.config import LibraConfig
+from libra_core.elastic.spec import Address, ElasticSpec, HybridSpec, shard_endpoints
+from libra_core.errors import DeadlineError, LibraError, ResourceError
+from libra_core.runtime.engine_slots import STOP_DEADLINE_S, EngineSlot, EngineStarter, StartedEngine, quiet
+from libra_core.runtime.fleet import ActorHandle, first_line
+from libra_core.runtime.placement import Placement
+from libra_core.runtime.replica_actor import ReplicaActor
+from libra_core.runtime.specs import replica_spec, trainer_env
+from libra_core.types.ids import EngineId
+
+if TYPE_CHECKING:
+    from libra_core.engines.megatron.hybrid import JoinReport
+
+logger = logging.getLogger(__name__)
+
+_CONTROL_S = 30.0
+_GRACE_S = 30.0
+"""On top of a deadline that the other side keeps itself, so that its sentence is the one that is read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreSide:
+    """What a replica needs to know of the core."""
+
+    elastic: ElasticSpec
+    addresses: tuple[Address | None, ...]
+    """Where the core's ranks listen, in rank order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSetting:
+    """What all workers of a run share."""
+
+    config: LibraConfig
+    model_folder: str
+    loopback: bool
+    starter: EngineStarter
+
+
+class HybridWorker:
+    """Owned by the controller's event loop, which runs one action at a time on it.
+
+    Every action is idempotent, and may find the work of the one before half done. A failed action leaves the rest to its inverse.
+    """
+
+    def __init__(self, slot: int, placement: Placement, setting: WorkerSetting) -> None:
+        self.slot = slot
+        self.placement = placement
+        self.core: CoreSide | None = None
+        self.coordinator: ActorHandle = None
+        self._setting = setting
+        self._engines: list[EngineSlot] = []
+        self._started: list[StartedEngine] = []
+        self._ranks: list[ActorHandle] = []
+        self._engine_names = itertools.count(0)
+        self._serves = False
+        self.joined: int | None = None
+        """Epoch under which the replica takes part, or took part last."""
+        self.join_report: JoinReport | None = None
+
+    @property
+    def engines(self) -> list[EngineSlot]:
+        return list(self._engines)
+
+    @property
+    def ranks(self) -> list[ActorHandle]:
+        """Of the replica, in rank order."""
+        return list(self._ranks)
+
+    @property
+    def actors(self) -> list[ActorHandle]:
+        return [*(slot.handle for slot in self._engines), *self._ranks]
+
+    async def drain(self) -> None:
+        """Its trajectories go on on other engines."""
+        if not self._serves:
+            return
+        self._serves = False
+        deadline_s = self._setting.config.elastic.drain_s
+        for slot in self._engines:
+            await self._of_fleet(self.coordinator.retire_engine.remote(slot.engine_id, deadline_s), deadline_s + _GRACE_S)
+
+    async def admit(self) -> None:
+        """Serve with the newest weights; each engine has scored the canary before."""
+        if self._serves:
+            return
+        publication = self._setting.config.publication
+        for engine in self._started:
+            await self._of_fleet(self.coordinator.admit_engine.remote(engine), publication.deadline_s + _GRACE_S)
+        self._serves = True
+
+    async def stop_engine(self) -> None:
+        await asyncio.gather(*(self._setting.starter.stop(slot) for slot in self._engines))
+        self._engines, self._started = [], []
+
+    async def start_engine(self) -> None:
+        if self._started:
+            return
+        await self.stop_engine()
+        self.open_engines()
+        self._started = list(await asyncio.gather(*(self._setting.starter.start(slot) for slot in self._engines)))
+
+    async def start_first(self) -> list[StartedEngine]:
+        """When the run starts: the coordinator takes these engines as they are."""
+        await self.start_engine()
+        self._serves = True
+        return list(self._started)
+
+    def open_engines(self) -> None:
+        config = self._setting.config
+        number = next(self._engine_names)
+        names = [
+            f"hybrid-{self.slot}{f'.{index}' if config.hybrid_engines > 1 else ''}" for index in range(config.hybrid_engines)
+        ]
+        self._engines = [
+            self._setting.starter.open(
+                EngineId(f"{name}e{number}" if number else name), config.rollout.engines[0].tp, self.placement, bundle
+            )
+            for bundle, name in enumerate(names)
+        ]
+
+    def note_replaced(self, slot: EngineSlot, engine: StartedEngine) -> None:
+        """An engine died while it served, and another one stands in its place."""
+        self._started[self._engines.index(slot)] = engine
+
+    async def start_replica(self) -> None:
+        """A Megatron world of its own, with the start weights."""
+        if self._ranks:
+            return
+        assert self.core is not None, "the core has not started"
+        config, layout = self._setting.config, self._setting.config.training.layout
+        deadline_s = config.training.start_deadline_s
+        tp = config.rollout.engines[0].tp
+        self._ranks = [self._rank_actor(rank, bundle=rank // tp) for rank in range(layout.tp * layout.pp)]
+        try:
+            hosts = await asyncio.wait_for(
+                asyncio.gather(*(rank.host.remote(self._setting.loopback) for rank in self._ranks)), deadline_s
+            )
+            host, port = await asyncio.wait_for(self._ranks[0].rendezvous.remote(hosts[0]), deadline_s)
+            specs = [
+                replica_spec(config, self._setting.model_folder, rank=number, host=host, port=port)
+                for number in range(len(self._ranks))
+            ]
+            starts = [
+                rank.start.remote(spec, self.core.elastic, self._hybrid_spec())
+                for rank, spec in zip(self._ranks, specs, strict=True)
+            ]
+            await asyncio.wait_for(asyncio.gather(*starts), deadline_s)
+        except TimeoutError:
+            raise ResourceError(
+                f"replica hybrid-{self.slot} did not start within training.start_deadline_s = {deadline_s:.0f} s"
+            ) from None
+        except RayError as error:
+            raise ResourceError(f"replica hybrid-{self.slot} did not start: {first_line(error)}") from error
+
+    async def stop_replica(self) -> None:
+        """Its connection ends with it; the core goes on without."""
+        ranks, self._ranks = self._ranks, []
+        self.joined = None
+        try:
+            await asyncio.wait_for(asyncio.gather(*(quiet(rank.close.remote()) for rank in ranks)), STOP_DEADLINE_S)
+        except TimeoutError:
+            logger.warning("replica hybrid-%d did not stop within %.0f s and is killed", self.slot, STOP_DEADLINE_S)
+        self.kill_replica(ranks)
+
+    def kill_replica(self, ranks: list[ActorHandle] | None = None) -> None:
+        """Without asking it anything."""
+        for rank in self._ranks if ranks is None else ranks:
+            ray.kill(rank, no_restart=True)
+        if ranks is None:
+            self._ranks = []
+            self.joined = None
+
+    async def join(self, epoch: int) -> None:
+        """Returns when the core counts on it; the core's own steps decide how long that takes."""
+        if self.joined is not None:
+            return
+        deadline_s = self._setting.config.elastic.join_s
+        joins = [rank.join.remote(epoch, deadline_s) for rank in self._ranks]
+        self.joined = epoch  # from here on the core may count on it, whatever becomes of the call
+        try:
+            reports = await asyncio.wait_for(asyncio.gather(*joins), deadline_s + _GRACE_S)
+        except TimeoutError:
+            raise DeadlineError(f"replica hybrid-{self.slot} did not join within elastic.join_s = {deadline_s:.0f} s") from None
+        except RayError as error:
+            raise ResourceError(f"replica hybrid-{self.slot} did not join: {first_line(error)}") from error
+        self.join_report = reports[0]
+
+    async def ask_to_leave(self) -> None:
+        """The core leaves it out of the steps after the one in work."""
+        await asyncio.wait_for(asyncio.gather(*(quiet(rank.leave.remote()) for rank in self._ranks)), _CONTROL_S)
+
+    async def cut(self) -> None:
+        """Out at once."""
+        self.joined = None
+        await asyncio.wait_for(asyncio.gather(*(quiet(rank.cut.remote()) for rank in self._ranks)), _CONTROL_S)
+
+    def release(self) -> None:
+        self.placement.release()
+
+    def _rank_actor(self, rank: int, *, bundle: int) -> Any:
+        env = trainer_env(self._setting.config, self._setting.loopback)
+        return ray.remote(ReplicaActor).options(**self.placement.actor_options(bundle, env, devices_taken=1)).remote()
+
+    def _hybrid_spec(self) -> HybridSpec:
+        assert self.core is not None
+        layout = self._setting.config.training.layout
+        endpoints = shard_endpoints(
+            self.core.addresses,
+            slot=self.slot,
+            model_parallel=(layout.tp, layout.pp),
+            distributed_optimizer=layout.distributed_optimizer,
+        )
+        return HybridSpec(slot=self.slot, core_dp=layout.dp, endpoints=endpoints)
+
+    async def _of_fleet(self, reference: Any, deadline_s: float) -> None:
+        try:
+            await asyncio.wait_for(reference, deadline_s)
+        except TimeoutError:
+            raise DeadlineError(f"the coordinator gave no answer about hybrid-{self.slot} within {deadline_s:.0f} s") from None
+        except RayError as error:
+            cause = getattr(error, "cause", None)
+            raise cause if isinstance(cause, LibraError) else ResourceError(first_line(error)) from error

@@ -1,0 +1,24 @@
+"""What a run has measured of itself."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunProfile:
+    """Means over the newest iterations, recent ones counting more."""
+
+    step: int
+    measured_steps: int
+    trajectories: int
+    """Length records that are at hand."""
+    train_s_per_token: float
+    """Forward and backward of one replica per token of the whole batch, whether it is trained or not."""
+    train_fixed_s: float
+    """Of the optimizer, once a step."""
+    trained_share: float
+    """Of the batch's tokens; the rest is of groups without learning signal."""
+    decode_ratio: float
+    """Engines' decode time over what the evaluator says of the same steps."""
+    decode_batch: float
+    publication_s: float
+    t_iter_s: float

@@ -1,0 +1,68 @@
+"""The steps of a look at the plan: profile, propose, decide, apply, record."""
+
+from prefect.artifacts import create_markdown_artifact
+
+from libra_core.planning.decision import Look
+from libra_core.tracking.recorder import recorder_for
+from libra_core.types.decision import Decision
+from libra_core.types.profile import RunProfile
+from libra_core.types.reports import IterationReport
+from libra_core.types.session import SessionRef
+from tasks.connection import PlanKeeper, connect
+from tasks.options import core_task
+from tasks.pictures import publish
+from tasks.plan_words import Row, decision_markdown
+
+DECISION_ARTIFACT = "plan-decision"
+
+
+@core_task(task_run_name="profile-{step:05d}")
+def profile_run(session: SessionRef, step: int) -> RunProfile:
+    """What the run has measured of itself."""
+    return _keeper(session).profile(step)
+
+
+@core_task(task_run_name="propose-{profile.step:05d}")
+def propose_moves(session: SessionRef, profile: RunProfile) -> list[Look]:
+    """The plan that runs against each move, under this profile."""
+    return _keeper(session).propose(profile)
+
+
+@core_task(task_run_name="decide")
+def decide_move(session: SessionRef, looks: list[Look]) -> Decision:
+    """The move that pays, or the reason why none does."""
+    return _keeper(session).decide(looks)
+
+
+@core_task(task_run_name="apply-{decision.step:05d}")
+def apply_move(session: SessionRef, decision: Decision) -> None:
+    """Begin the transition of a switch; the run goes on meanwhile."""
+    _keeper(session).apply(decision)
+
+
+@core_task(task_run_name="record-{decision.step:05d}")
+def record_decision(session: SessionRef, decision: Decision, profile: RunProfile) -> None:
+    """Into the run's ledger and MLflow, and as a page with both plans."""
+    show_decision(recorder_for(session.run_id).record_decision(decision, profile))
+
+
+@core_task(task_run_name="settle")
+def follow_decisions(session: SessionRef, report: IterationReport | None) -> None:
+    """Write down what is now known of earlier decisions; None at the run's end."""
+    for settled in _keeper(session).settle(report):
+        recorder_for(session.run_id).record_settled(settled)
+
+
+def show_decision(row: Row) -> None:
+    """A markdown artifact."""
+    text = decision_markdown(row)
+    publish(
+        f"the decision of step {row['step']}",
+        lambda: create_markdown_artifact(key=DECISION_ARTIFACT, markdown=text, description=text.splitlines()[0]),
+    )
+
+
+def _keeper(session: SessionRef) -> PlanKeeper:
+    keeper = connect(session).planner
+    assert keeper is not None, "nothing can move in this session"
+    return keeper

@@ -1,0 +1,73 @@
+"""A running session whose hybrid replica changes sides: real engines, core and replica; nothing lost, nothing doubled."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from libra_core.config import LibraConfig
+from libra_core.planning.transition import transition
+from libra_core.runtime.session import Connection
+from libra_core.types.plan import Plan
+from tests.integration.sessions import iterate, random_policy, session, small_config
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_policy(tmp_path_factory.mktemp("model") / "policy")
+
+
+def elastic(model: Path, root: Path, steps: int = 60) -> LibraConfig:
+    """An entropy term gives babble, whose rewards are all 0, a gradient: the replica has something to add."""
+    return small_config(
+        model,
+        root,
+        rollout={"engines": [{"tp": 1, "count": 2}], "max_new_tokens": 64},
+        training={"steps": steps, "loss": {"entropy_coefficient": 0.01}},
+        elastic={"hybrid_replicas": 1, "contribution_s": 20.0},
+    )
+
+
+def run_until(connection: Connection, step: int, done, within_s: float = 240.0) -> tuple[int, list]:
+    """Iterations go on while something happens in the background."""
+    updates, end = [], time.monotonic() + within_s
+    while not done():
+        assert time.monotonic() < end, f"not done after {within_s:.0f} s and {step} steps"
+        updates.append(iterate(connection, step)[1])
+        step += 1
+    return step, updates
+
+
+def test_a_hybrid_trains_and_serves_again_while_the_core_keeps_stepping(model: Path, tmp_path: Path) -> None:
+    config = elastic(model, tmp_path)
+    with session(config, tmp_path / "run") as connection:
+        controller = connection.controller
+        serving = controller.plan()
+        training = Plan(train=serving.train, rollout=serving.rollout, hybrid_replicas=1, hybrids_training=1)
+        iterate(connection, 0)
+
+        controller.begin(transition(serving, training))
+        step, _ = run_until(connection, 1, lambda: controller.outcome() is not None)
+        joined = controller.outcome()
+        assert joined.applied, joined.error
+        assert controller.plan() == training
+        assert len(connection.rollout.stats()) == 1
+        updates = [iterate(connection, number)[1] for number in range(step, step + 3)]
+        assert [update.hybrid_replicas for update in updates] == [1, 1, 1]
+        assert all(0 < update.hybrid_tokens < update.tokens for update in updates)
+
+        controller.begin(transition(training, serving))
+        step, _ = run_until(connection, step + 3, lambda: controller.outcome() is not None)
+        back = controller.outcome()
+        assert back.applied, back.error
+        assert controller.plan() == serving
+        _, update, publication = iterate(connection, step)
+        assert update.hybrid_replicas == 0
+        assert {part.engine_id for part in publication.engines} == {"engine-0", "hybrid-0e1"}
+        print("seconds by action", joined.seconds, back.seconds)
+
+        audit = connection.rollout.audit()
+        assert (audit.lost, audit.doubled, audit.failed) == (0, 0, 0)
+        assert audit.taken == audit.trained == 16 * (step + 1)
