@@ -4,17 +4,19 @@ from pathlib import Path
 
 from prefect import serve
 
+from flows.asked_replanning import replan
 from flows.comparison import comparison
-from flows.parameters import TrainParameters
+from flows.parameters import ReplanParameters, TrainParameters
 from flows.study_parameters import CompareParameters
 from flows.training import train
 
 DEPLOYMENT = "libra-train"
 STUDY_DEPLOYMENT = "libra-compare"
+REPLAN_DEPLOYMENT = "libra-replan"
 
 
 def serve_training(config: Path) -> None:
-    """Trainings and studies. Blocks until interrupted."""
+    """Trainings, looks at their plans, and studies. Blocks until interrupted."""
     deployment = train.to_deployment(
         name=DEPLOYMENT,
         parameters={"parameters": TrainParameters(config=str(config)).model_dump()},
@@ -29,4 +31,11 @@ def serve_training(config: Path) -> None:
         description="A simulated study of all systems; see docs/study.md.",
         concurrency_limit=1,
     )
-    serve(deployment, study, pause_on_shutdown=False, limit=2)
+    look = replan.to_deployment(
+        name=REPLAN_DEPLOYMENT,
+        parameters={"parameters": ReplanParameters().model_dump()},
+        tags=["libra"],
+        description="A look at the plan of the training that runs; see docs/elasticity.md.",
+        concurrency_limit=1,
+    )
+    serve(deployment, study, look, pause_on_shutdown=False, limit=3)

@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 from prefect import flow, get_run_logger, tags
+from prefect.events import emit_event
 
 from flows.guard import through_outage
 from flows.lifecycle import TrainingRun
@@ -14,11 +15,15 @@ from libra_core.types.decision import Decision
 from libra_core.types.reports import IterationReport
 from libra_core.types.session import SessionRef
 from tasks.connection import connect
+from tasks.pictures import publish
 from tasks.plan_words import decision_line
 from tasks.replanning import apply_move, decide_move, follow_decisions, profile_run, propose_moves, record_decision
 
 REQUEST = "replan.request"
 """File in the run folder by which another process asks for a look."""
+DROP_EVENT = "libra.throughput.drop"
+DROP = 0.6
+"""Generated tokens per second below this share of the median of the iterations before are a drop."""
 
 
 @flow(name="replanning", flow_run_name=replanning_run_name, persist_result=False, validate_parameters=False)
@@ -39,6 +44,7 @@ def look_at_plan(run: TrainingRun, report: IterationReport) -> None:
     if keeper is None:
         return
     follow_decisions(run.session, report)
+    tell_of_drop(run, report)
     request = run.recorder.run_dir / REQUEST
     if not keeper.is_due(report.step, asked=request.exists()):
         return
@@ -51,6 +57,20 @@ def look_at_plan(run: TrainingRun, report: IterationReport) -> None:
         get_run_logger().info("plan, %s", decision_line(decision_row(decision)))
     request.unlink(missing_ok=True)
     run.recorder.add_look(time.monotonic() - started_s)
+
+
+def tell_of_drop(run: TrainingRun, report: IterationReport) -> None:
+    """An event for automations, such as the trigger of the deployment `libra-replan`."""
+    usual = run.recorder.usual_tokens_per_s(before=report.step)
+    if usual is not None and report.tokens_per_s < DROP * usual:
+        publish(
+            f"the drop of throughput in step {report.step}",
+            lambda: emit_event(
+                event=DROP_EVENT,
+                resource={"prefect.resource.id": f"libra.run.{run.recorder.run_dir.name}"},
+                payload={"step": report.step, "tokens_per_s": report.tokens_per_s, "usual_tokens_per_s": usual},
+            ),
+        )
 
 
 def conclude_decisions(run: TrainingRun) -> None:

@@ -17,6 +17,7 @@ from libra_core.config import LibraConfig
 from libra_core.elastic.handshake import SECRET_BYTES
 from libra_core.elastic.membership import State
 from libra_core.errors import LibraError, ResourceError
+from libra_core.planning.transition import transition
 from libra_core.runtime.actors import TrainerActor
 from libra_core.runtime.engine_slots import STOP_DEADLINE_S, EngineSlot, EngineStarter, StartedEngine, quiet
 from libra_core.runtime.fleet import ActorHandle, first_line
@@ -115,17 +116,22 @@ class ClusterControllerActor:
         owner, slot = self._owner_of(engine_id)
         ray.kill(slot.handle, no_restart=True)
         self._starter.occupy(slot, EngineId(f"{_REPLACED.sub('', engine_id)}r{next(self._replacements)}"))
-        engine = await self._starter.start(slot)
+        try:
+            engine = await self._starter.start(slot)
+        except LibraError:
+            if self._plan.hybrids_training:
+                self._spawn(self._call_back())
+            raise
         if owner is not None:
             owner.note_replaced(slot, engine)
         return engine
 
-    async def carry_out(self, transition: Transition) -> TransitionOutcome:
+    async def carry_out(self, move: Transition) -> TransitionOutcome:
         """Apply it in whole, or undo what was begun of it and keep the old plan."""
         async with self._moving:
-            if transition.source != self._plan:
+            if move.source != self._plan:
                 return TransitionOutcome(plan=self._plan, applied=False, error="the plan has changed since this was decided")
-            outcome = await carry_out(transition, self._perform)
+            outcome = await carry_out(move, self._perform)
             self._plan = outcome.plan
         if outcome.not_undone:
             logger.error("the old plan is not whole again: %s", "; ".join(outcome.not_undone))
@@ -186,6 +192,14 @@ class ClusterControllerActor:
                 self._recoveries.append(Recovery(slot=slot, lost_s=lost_s, error=first_line(error)))
                 return
         self._recoveries.append(Recovery(slot=slot, lost_s=lost_s, serving_s=time.time()))
+
+    async def _call_back(self) -> None:
+        """An engine is gone for good: a replica that trains serves instead."""
+        fewer = replace(self._plan, hybrids_training=self._plan.hybrids_training - 1)
+        outcome = await self.carry_out(transition(self._plan, fewer))
+        logger.warning(
+            "a hybrid replica %s for a lost engine", "serves" if outcome.applied else f"could not serve ({outcome.error})"
+        )
 
     def _stranded(self) -> list[int]:
         return [slot for slot, state in self._pool.states().items() if state not in (State.SERVING, State.ACTIVE)]

@@ -41,7 +41,9 @@ class HybridPool:
         self._places = [worker.slot for worker in workers]
         gpus = config.training.layout.tp * config.training.layout.pp
         self._members = Pool.of(replicas=len(workers), gpus_each=gpus)
+        self._version = -1
         self._active: dict[int, int] = {}
+        """Of the step of `_version`, as the core said last."""
         self._changed = asyncio.Condition()
 
     @property
@@ -61,9 +63,9 @@ class HybridPool:
             Verb.DRAIN_ENGINE: self._drain,
             Verb.ADMIT_ENGINE: self._admit,
             Verb.STOP_ENGINE: self._stop_engine,
-            Verb.START_ENGINE: HybridWorker.start_engine,
-            Verb.START_REPLICA: HybridWorker.start_replica,
-            Verb.STOP_REPLICA: HybridWorker.stop_replica,
+            Verb.START_ENGINE: lambda worker: worker.start_engine(),
+            Verb.START_REPLICA: lambda worker: worker.start_replica(),
+            Verb.STOP_REPLICA: lambda worker: worker.stop_replica(),
             Verb.JOIN: self._join,
             Verb.LEAVE: self._leave,
         }
@@ -72,7 +74,7 @@ class HybridPool:
     async def note_active(self, version: int, active: Mapping[int, int]) -> list[int]:
         """Slots and epochs that take part in the step of this version; returns the slots that were lost."""
         async with self._changed:
-            self._active = dict(active)
+            self._version, self._active = version, dict(active)
             self._changed.notify_all()
         return [
             member.slot
@@ -110,8 +112,13 @@ class HybridPool:
             self._signal(worker.slot, signal)
 
     async def _join(self, worker: HybridWorker) -> None:
-        if self._members.members[worker.slot].state is State.ACTIVE:
+        state = self._members.members[worker.slot].state
+        if state is State.ACTIVE:
             return
+        if state is State.LEAVING:  # what was asked of the core cannot be taken back: it joins anew
+            worker.joined = None
+            for signal in (Signal.SERVED, Signal.JOIN, Signal.DRAINED):
+                self._signal(worker.slot, signal)
         await worker.join(self._members.members[worker.slot].epoch)
         self._signal(worker.slot, Signal.RESTORED)
         step = worker.join_report.active_from if worker.join_report is not None else None
@@ -119,7 +126,8 @@ class HybridPool:
 
     async def _leave(self, worker: HybridWorker) -> None:
         """Waits for the end of the step in work, or cuts the connection where the core does not count on it."""
-        was_active = self._members.members[worker.slot].state is State.ACTIVE
+        member = self._members.members[worker.slot]
+        was_active, active_from = member.state is State.ACTIVE, member.active_from or 0
         self._signal(worker.slot, Signal.LEAVE)
         epoch = worker.joined
         if epoch is not None and was_active:
@@ -127,7 +135,7 @@ class HybridPool:
             deadline_s = self._config.elastic.join_s
             try:
                 async with asyncio.timeout(deadline_s), self._changed:
-                    await self._changed.wait_for(lambda: self._active.get(worker.slot) != epoch)
+                    await self._changed.wait_for(lambda: self._version >= active_from and self._active.get(worker.slot) != epoch)
             except TimeoutError:
                 raise DeadlineError(
                     f"hybrid-{worker.slot} waited {deadline_s:.0f} s (elastic.join_s) for the core to finish a step without it"

@@ -66,7 +66,11 @@ class Replanner:
         lengths: Lengths,
         on_plan: Callable[[Plan], None] = lambda _plan: None,
     ) -> None:
-        """`on_plan` is told what trains and what serves from now on, whenever that changes."""
+        """`on_plan` is told what trains and what serves from now on, whenever that changes.
+
+        Raises:
+            ConfigError: there is no law for the engines that run.
+        """
         self._config, self._controller, self._lengths, self._on_plan = config, controller, lengths, on_plan
         model, rules = load_model(model_folder), config.replanning
         costs = run_costs(config, model)
@@ -76,6 +80,7 @@ class Replanner:
         self._side = RunSide(costs=costs, model=shape)
         self._plan = plan = controller.plan()
         self._grounding = f"measured in the run; decode law: {costs.engine_grounding(plan)}"
+        costs.engines.coefficients(plan.rollout.engines[0][0])
         self._meter = RunMeter(costs.engines, plan, half_life_steps=rules.half_life_steps)
         self._policy = ReplanPolicy(
             horizon_steps=rules.horizon_steps,

@@ -13,7 +13,7 @@ import ray
 from ray.exceptions import RayError
 
 from libra_core.config import LibraConfig
-from libra_core.errors import CheckpointError, LibraError, ResourceError
+from libra_core.errors import CheckpointError, ConfigError, LibraError, ResourceError
 from libra_core.planning.run_forecast import RunForecaster
 from libra_core.planning.run_laws import load_run_laws
 from libra_core.runtime import ray_cluster
@@ -181,7 +181,13 @@ def _open_planner(
         if forecaster is not None:
             forecaster.use(load_run_laws(config, plan, model_folder)[0])
 
-    return Replanner(config, model_folder, controller, rollout, follow)
+    try:
+        return Replanner(config, model_folder, controller, rollout, follow)
+    except ConfigError:
+        if config.replanning.every_steps:
+            raise
+        logger.warning("the plan of this run cannot be looked at", exc_info=True)
+        return None
 
 
 def _connect(config: LibraConfig, namespace: str) -> str:

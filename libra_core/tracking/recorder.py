@@ -1,9 +1,11 @@
 """Everything that is written down about one run, by the one process that trains."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any, Protocol
 
 from libra_core.ports.tracking import Tracker
@@ -19,6 +21,9 @@ from libra_core.tracking.trace import TraceWriter
 from libra_core.types.decision import Decision, Settled
 from libra_core.types.profile import RunProfile
 from libra_core.types.reports import IterationReport
+
+_USUAL_FROM, _USUAL_OF = 4, 9
+"""Iterations that tell the usual throughput: from so many on, and of the last so many."""
 
 
 class FileTracker(Tracker, Protocol):
@@ -53,6 +58,7 @@ class Recorder:
         self._reports: dict[int, IterationReport] = {}
         self._is_open = True
         self._looks_s = 0.0
+        self._throughput: deque[tuple[int, float]] = deque(maxlen=_USUAL_OF)
         jsonl.drop_metrics_from(run_dir, first_step)
         drop_decisions_from(run_dir, first_step)
 
@@ -66,6 +72,7 @@ class Recorder:
         jsonl.append_metrics(self.run_dir, report.step, metrics)
         self._tracker.log_metrics(metrics, report.step)
         self._reports = {report.step: report}
+        self._throughput.append((report.step, report.tokens_per_s))
         update_journal(
             self.run_dir,
             next_step=report.step + 1,
@@ -100,6 +107,11 @@ class Recorder:
         metrics = settled_metrics(settled)
         if metrics:
             self._tracker.log_metrics(metrics, settled.step)
+
+    def usual_tokens_per_s(self, *, before: int) -> float | None:
+        """Median throughput of the iterations before this one; None while they are too few to say."""
+        found = [value for step, value in self._throughput if step < before]
+        return median(found) if len(found) >= _USUAL_FROM else None
 
     def add_look(self, seconds: float) -> None:
         """How long a look at the plan kept the run."""

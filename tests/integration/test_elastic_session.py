@@ -1,6 +1,7 @@
 """A running session whose hybrid replica changes sides: real engines, core and replica; nothing lost, nothing doubled."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,7 @@ import pytest
 from libra_core.config import LibraConfig
 from libra_core.planning.transition import transition
 from libra_core.runtime.session import Connection
-from libra_core.types.plan import Plan
-from tests.integration.sessions import iterate, random_policy, session, small_config
+from tests.integration.sessions import iterate, own_processes, random_policy, session, small_config
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -45,7 +45,7 @@ def test_a_hybrid_trains_and_serves_again_while_the_core_keeps_stepping(model: P
     with session(config, tmp_path / "run") as connection:
         controller = connection.controller
         serving = controller.plan()
-        training = Plan(train=serving.train, rollout=serving.rollout, hybrid_replicas=1, hybrids_training=1)
+        training = replace(serving, hybrids_training=1)
         iterate(connection, 0)
 
         controller.begin(transition(serving, training))
@@ -67,6 +67,40 @@ def test_a_hybrid_trains_and_serves_again_while_the_core_keeps_stepping(model: P
         assert update.hybrid_replicas == 0
         assert {part.engine_id for part in publication.engines} == {"engine-0", "hybrid-0e1"}
         print("seconds by action", joined.seconds, back.seconds)
+
+        audit = connection.rollout.audit()
+        assert (audit.lost, audit.doubled, audit.failed) == (0, 0, 0)
+        assert audit.taken == audit.trained == 16 * (step + 1)
+
+
+def test_a_hybrid_killed_while_it_trains_costs_nothing_but_its_own_time(model: Path, tmp_path: Path) -> None:
+    config = elastic(model, tmp_path)
+    with session(config, tmp_path / "run") as connection:
+        controller = connection.controller
+        serving = controller.plan()
+        iterate(connection, 0)
+        controller.begin(transition(serving, replace(serving, hybrids_training=1)))
+        step, _ = run_until(connection, 1, lambda: controller.outcome() is not None)
+        assert controller.outcome().applied, controller.outcome().error
+        assert iterate(connection, step)[1].hybrid_replicas == 1
+
+        rollout = connection.rollout.take_batch(step + 1)
+        own_processes("ray::ReplicaActor")[0].kill()
+        connection.reward.score(rollout.batch_id)
+        update = connection.trainer.update(rollout.batch_id, rollout.policy_version)
+        connection.rollout.publish(update.policy_version)
+        assert update.hybrid_replicas == 0
+        assert update.lost_sequences > 0, "the core trains in the same step what the replica held"
+        assert update.hybrid_wait_s < config.elastic.contribution_s
+
+        step, _ = run_until(connection, step + 2, lambda: controller.recoveries())
+        (recovery,) = controller.recoveries()
+        assert recovery.error == ""
+        assert recovery.serving_s is not None
+        assert controller.plan() == serving
+        _, _, publication = iterate(connection, step)
+        assert {part.engine_id for part in publication.engines} == {"engine-0", "hybrid-0e1"}
+        print("seconds from loss to full service", recovery.serving_s - recovery.lost_s)
 
         audit = connection.rollout.audit()
         assert (audit.lost, audit.doubled, audit.failed) == (0, 0, 0)

@@ -142,3 +142,7 @@ def test_every_switch_repays_and_is_above_the_error(
 def test_of_moves_that_do_not_pay_one_without_a_forecast_is_not_the_answer() -> None:
     looks = [look(SLOW, candidate(TRAINING, seconds)) for seconds in (math.nan, 19.5, 19.9)]
     assert choose(looks, POLICY, NEVER).gain_s_per_step == pytest.approx(0.5)
+
+
+def test_plans_that_differ_only_in_who_could_change_sides_are_no_move() -> None:
+    assert tier_of(plan(), replace(plan(), hybrid_replicas=1)) is None

@@ -275,3 +275,34 @@ def test_what_ended_is_learnt_and_what_failed_is_forgotten() -> None:
         assert (policy.learnt, policy.forgotten) == (["t0"], ["t1"])
 
     run(claim)
+
+
+def test_a_withdrawn_engine_gets_no_more_turns_and_its_trajectories_bind_elsewhere() -> None:
+    async def claim() -> None:
+        target = fleet(800, 800)
+        home = (await target.bind(turn(0))).engine_id
+        withdrawn = target.withdraw(home)
+        assert withdrawn is not None
+        assert withdrawn.bound == 0
+        assert target.withdraw(home) is None
+        other = await target.bind(turn(0, current=home))
+        assert other.engine_id != home
+        assert (await target.bind(turn(1))).engine_id == other.engine_id
+        target.add(withdrawn)
+        assert (await target.bind(turn(2))).engine_id == home, "it serves again, and is empty"
+
+    run(claim)
+
+
+def test_the_last_engine_withdrawn_leaves_trajectories_waiting_for_one_that_joins() -> None:
+    async def claim() -> None:
+        target = fleet(800)
+        home = await target.bind(turn(0))
+        target.withdraw(home.engine_id)
+        waiting = asyncio.create_task(target.bind(turn(0, current=home.engine_id)))
+        await asyncio.sleep(0)
+        assert target.queued == 1
+        target.add(EngineMember(engine_id=EngineId("e7"), tp=1, kv_tokens=800, handle=None))
+        assert (await waiting).engine_id == "e7"
+
+    run(claim)

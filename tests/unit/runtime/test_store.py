@@ -2,13 +2,27 @@
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from libra_core.runtime.admission import PromptCursor
-from libra_core.runtime.store import StoreSpec, TrajectoryStoreActor, batch_name
+from libra_core.runtime.store import Receipt, StoreSpec, TrajectoryStoreActor, batch_name, length_record
 from libra_core.types.group import TrajectoryGroup
 from libra_core.types.ids import GroupId, PolicyVersion, PromptId, TrajectoryId
-from libra_core.types.trajectory import Failure, FailureKind, FinishReason, Prompt, Trajectory, VersionSegment
+from libra_core.types.lengths import LengthRecord
+from libra_core.types.reports import TrajectoryAudit
+from libra_core.types.trajectory import (
+    Failure,
+    FailureKind,
+    FinishReason,
+    Prompt,
+    ToolReturn,
+    ToolStatus,
+    Trajectory,
+    VersionSegment,
+)
 
 START = PromptCursor(next_index=0, untrained=())
 
@@ -143,3 +157,61 @@ def test_samples_without_signal_or_lost_to_infrastructure_stay_out_of_the_traini
         assert [s.advantage for s in sequences] == [0.5, -0.5]
 
     run(claim())
+
+
+def test_every_trajectory_of_a_step_is_counted_by_id() -> None:
+    async def claim() -> None:
+        target = store()
+        lost = Failure(kind=FailureKind.ENGINE, message="died")
+        teaching = (named("a", 0.5), named("b", -0.5), named("c", None, lost))
+        for index, samples in enumerate([teaching, (named("d", 0.0),)]):
+            await target.group_started(index, PolicyVersion(0))
+            await target.add_group(group(index, *samples), partial=True)
+        await target.take(0, 1.0)
+        await target.mark_trained(batch_name(0), Receipt(parts=((0,), (1,)), trained=(1, 0)))
+        expected = TrajectoryAudit(taken=4, trained=2, without_signal=1, failed=1)
+        assert await target.audit() == expected
+        await target.mark_trained(batch_name(0), Receipt(parts=((0,), (1,)), trained=(1, 0)))
+        assert await target.audit() == expected, "a batch is booked once"
+
+    run(claim())
+
+
+@pytest.mark.parametrize(
+    ("again", "trained", "lost", "doubled"),
+    [
+        ((), (0,), 1, 0),
+        ((1,), (0, 2), 0, 0),
+        ((1,), (0, 1, 2), 0, 1),
+        ((0, 1), (2, 3), 0, 0),
+    ],
+)
+def test_what_a_lost_replica_held_counts_once_when_the_core_trained_it_again(
+    again: tuple[int, ...], trained: tuple[int, ...], lost: int, doubled: int
+) -> None:
+    async def claim() -> None:
+        target = store()
+        for index, name in enumerate("ab"):
+            await target.group_started(index, PolicyVersion(0))
+            await target.add_group(group(index, named(name, 1.0)), partial=False)
+        await target.take(0, 1.0)
+        sequences = await target.numbered(batch_name(0), ((1,), (0,)), (1,))
+        assert [sequence.group_index for sequence in sequences] == [0], "the second that was given is of the first group"
+        await target.mark_trained(batch_name(0), Receipt(parts=((1,), (0,)), again=again, trained=trained))
+        audit = await target.audit()
+        assert (audit.lost, audit.doubled) == (lost, doubled)
+
+    run(claim())
+
+
+def test_a_length_record_has_the_turns_and_the_tools_between_them() -> None:
+    tool = ToolReturn(tool="search", status=ToolStatus.OK, token_ids=(7, 7), duration_s=0.25)
+    spoken = replace(
+        sample(0, 1.0), token_ids=(1, 2, 3, 7, 7, 4), loss_mask=(0, 1, 1, 0, 0, 1), logprobs=(0.0,) * 6, tool_returns=(tool,)
+    )
+    record = length_record(spoken, step=3)
+    assert record == LengthRecord(prompt_tokens=1, generated_tokens=(2, 1), tool_tokens=(2,), tool_s=(0.25,), step=3)
+
+
+def named(name: str, advantage: float | None, failure: Failure | None = None) -> Trajectory:
+    return replace(sample(0, advantage, failure), trajectory_id=TrajectoryId(name))

@@ -17,10 +17,12 @@ from libra_core.tracking.decisions import (
     drop_decisions_from,
     read_decisions,
 )
+from libra_core.tracking.ledger import ledger_summary, ledger_tags
 from libra_core.tracking.run_folder import Journal, write_journal
 from libra_core.types.decision import Decision, Realised
 from libra_core.types.plan import Plan
 from support.decisions import candidate, look, plan
+from tasks.plan_words import decision_markdown
 
 SERVING, TRAINING = plan(), plan(training=1)
 
@@ -89,3 +91,31 @@ def test_a_folder_that_is_no_run_is_refused_in_a_sentence(tmp_path: Path) -> Non
     refused = CliRunner().invoke(app, ["decisions", str(tmp_path)])
     assert refused.exit_code == 2
     assert "is not a run folder" in refused.stderr
+
+
+def test_a_line_after_one_cut_off_by_a_crash_is_whole(run: Path) -> None:
+    with (run / FILE_NAME).open("a") as file:
+        file.write('{"kind": "decision", "st')
+    append_decision(run, decision(20))
+    assert [row["step"] for row in read_decisions(run)] == [5, 10, 20]
+
+
+def test_the_summary_of_a_run_has_predicted_and_realised_gain_of_each_switch(run: Path) -> None:
+    summary = ledger_summary(read_decisions(run), looks_s=0.5, wall_s=100.0)
+    (switch,) = summary["switches"]
+    assert (summary["looks"], summary["share_of_run"]) == (2, 0.005)
+    assert (switch["predicted_gain_s_per_step"], switch["realised_gain_s_per_step"], switch["hybrids_training"]) == (
+        10.0,
+        8.0,
+        [0, 1],
+    )
+    assert ledger_tags(read_decisions(run))["plan.switches"] == "1"
+    assert ledger_summary([], looks_s=0.0, wall_s=1.0) == {}
+    assert ledger_tags([]) == {}
+
+
+def test_a_page_of_a_decision_has_both_plans_side_by_side(run: Path) -> None:
+    page = decision_markdown(read_decisions(run)[1])
+    assert page.startswith("**step 10: switch to dp 2 (tp 1 pp 1) + 6 x tp1, 1 of 2 hybrids train (pays)**")
+    assert "| iteration | 20.00 s | 10.00 s |" in page
+    assert "| B: fleet | 1.00 s | 1.00 s |" in page

@@ -1,0 +1,61 @@
+"""`libra-replan`: asks a training in another process to look at its plan, and shows what it decided.
+
+Only the training's own process may call its actors: the request is a file in the run folder, the answer a line of its ledger.
+"""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, get_run_logger
+
+from flows.parameters import ReplanParameters
+from flows.replanning import ask_for_look
+from libra_core.errors import CheckpointError, DeadlineError
+from libra_core.tracking.decisions import read_decisions
+from libra_core.tracking.run_folder import read_journal
+from tasks.pictures import flush
+from tasks.plan_words import decision_line
+from tasks.replanning import show_decision
+
+_LOOK_S = 0.5
+
+
+@flow(name="libra-replan", persist_result=False)
+def replan(parameters: ReplanParameters) -> Mapping[str, Any]:
+    """Ask, wait, show; returns the row of the ledger."""
+    run_dir = chosen_run(parameters)
+    known = len(read_decisions(run_dir))
+    ask_for_look(run_dir)
+    row = wait_for_look(run_dir, known, parameters.deadline_s)
+    get_run_logger().info("%s, %s", run_dir.name, decision_line(row))
+    show_decision(row)
+    flush()
+    return row
+
+
+def chosen_run(parameters: ReplanParameters) -> Path:
+    """Raises `CheckpointError` when there is no such run, or none that runs."""
+    if parameters.run is not None:
+        read_journal(Path(parameters.run))
+        return Path(parameters.run)
+    folders = sorted(Path(parameters.root).glob("*/journal.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for journal in folders:
+        if read_journal(journal.parent).session is not None:
+            return journal.parent
+    raise CheckpointError(f"no training runs under {parameters.root}; name its folder with `run`, or start one")
+
+
+def wait_for_look(run_dir: Path, known: int, deadline_s: float) -> Mapping[str, Any]:
+    """The first row beyond those known; raises `DeadlineError`."""
+    end_s = time.monotonic() + deadline_s
+    while time.monotonic() < end_s:
+        rows = read_decisions(run_dir)
+        if len(rows) > known:
+            return rows[-1]
+        time.sleep(_LOOK_S)
+    raise DeadlineError(
+        f"the training in {run_dir} did not look at its plan within {deadline_s:.0f} s: it may not run, have nothing to "
+        "move, or be changing its plan right now"
+    )

@@ -1,0 +1,32 @@
+"""Which runs can have hybrid replicas."""
+
+from typing import Any
+
+import pytest
+
+from libra_core.config.loading import validate_config
+from libra_core.errors import ConfigError
+
+HYBRID: dict[str, Any] = {"elastic": {"hybrid_replicas": 1}, "rollout": {"engines": [{"tp": 1, "count": 3}]}}
+
+
+def test_a_replica_takes_whole_engines() -> None:
+    assert validate_config(HYBRID).hybrid_engines == 1
+    assert validate_config({**HYBRID, "training": {"layout": {"pp": 2}}}).hybrid_engines == 2
+    assert validate_config({}).hybrid_engines == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"rollout": {"engines": [{"tp": 1, "count": 1}]}}, "leave one that always serves"),
+        ({"rollout": {"engines": [{"tp": 1, "count": 2}, {"tp": 2, "count": 1}]}}, "of one tp"),
+        ({"rollout": {"engines": [{"tp": 2, "count": 2}]}}, "must be whole engines"),
+        ({"rollout": {"engines": [{"tp": 1, "count": 3}], "mode": "colocated"}}, "does not go with rollout.mode = colocated"),
+        ({"publication": {"transport": "broadcast"}}, "does not go with publication.transport = broadcast"),
+        ({"elastic": {}, "replanning": {"every_steps": 5}}, "nothing to move without hybrid replicas"),
+    ],
+)
+def test_a_pool_that_cannot_change_sides_is_refused(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        validate_config(HYBRID | changes)

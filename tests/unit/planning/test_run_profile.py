@@ -1,0 +1,113 @@
+"""A run as its own calibration: what was measured is what the planner reckons with."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from libra_core.config.loading import validate_config
+from libra_core.costs.api import StepCoefficients, TrainingLoad, TrainingShape, load_model
+from libra_core.errors import ConfigError
+from libra_core.planning.experience import CostBook, ErrorBook
+from libra_core.planning.problem import ModelShape
+from libra_core.planning.proposals import Standing, propose_flips
+from libra_core.planning.run_costs import run_costs
+from libra_core.planning.run_profile import MeasuredEngines, MeasuredTrainer, RunMeter, RunSide, problem_of_run
+from libra_core.runtime.specs import plan_of
+from libra_core.types.forecast import Term
+from libra_core.types.lengths import LengthRecord
+from libra_core.types.profile import RunProfile
+from libra_core.types.reports import DecodeWork, IterationReport
+from libra_core.types.transition import Tier, TransitionCost
+from support.planning import PlainTrainer, TableEngines
+from support.reports import iteration_report, rollout_report, update_report
+
+LAW = TableEngines({1: (0.01, 0.001, 0.0, 0.0, 10_000)})
+CONFIG = validate_config(
+    {
+        "rollout": {"engines": [{"tp": 1, "count": 2}], "groups_per_step": 16},
+        "elastic": {"hybrid_replicas": 1},
+        "planner": {"gpus_per_node": 8},
+    }
+)
+PLAN = plan_of(CONFIG)
+LOAD = TrainingLoad(num_sequences=128, tokens=10_000.0, squared_tokens=1e6, longest_tokens=100.0)
+
+
+def step(number: int, *, train_s: float = 2.0, hybrids: int = 0, decode: DecodeWork | None = None) -> IterationReport:
+    """660 tokens a batch, all of them trained."""
+    update = update_report(number, forward_backward_s=train_s, optimizer_s=0.25, hybrid_replicas=hybrids)
+    return iteration_report(number, rollout=rollout_report(number), update=update, decode=decode)
+
+
+def measured(*reports: IterationReport, half_life_steps: float = 3.0) -> RunProfile:
+    meter = RunMeter(LAW, PLAN, half_life_steps=half_life_steps)
+    for report in reports:
+        meter.observe(report)
+    return meter.profile(len(reports), trajectories=10)
+
+
+def profile(**changes: Any) -> RunProfile:
+    return replace(measured(step(0)), **changes)
+
+
+def test_training_time_per_token_is_that_of_one_replica_however_many_shared_the_step() -> None:
+    alone, shared = measured(step(0, train_s=2.0)), measured(step(0, train_s=1.0, hybrids=1))
+    assert alone.train_s_per_token == pytest.approx(shared.train_s_per_token) == pytest.approx(2.0 / 660)
+    assert alone.train_fixed_s == pytest.approx(0.25)
+
+
+def test_newer_steps_count_more() -> None:
+    found = measured(step(0, train_s=1.0), step(1, train_s=2.0), half_life_steps=1.0)
+    assert found.train_s_per_token == pytest.approx((0.5 * 1.0 + 2.0) / 1.5 / 660)
+
+
+def test_a_step_that_was_skipped_says_nothing_of_the_trainer() -> None:
+    idle = iteration_report(1, update=update_report(1, skipped=True, tokens=0, forward_backward_s=9.0))
+    assert measured(step(0), idle).train_s_per_token == measured(step(0)).train_s_per_token
+    with pytest.raises(ConfigError, match="no step of this run has been measured yet"):
+        measured(idle)
+
+
+def test_engines_are_the_law_times_what_their_steps_took_over_it() -> None:
+    """100 steps of 5 sequences: 15 ms each by the law, 45 ms in truth."""
+    found = measured(step(0, decode=DecodeWork(seconds=4.5, steps=100, tokens=500)))
+    assert found.decode_ratio == pytest.approx(3.0)
+    coefficients = MeasuredEngines(LAW, found, 1.0).coefficients(1)
+    assert isinstance(coefficients, StepCoefficients)
+    assert coefficients.step_s(5, 0) == pytest.approx(0.045)
+
+
+def test_a_replica_more_halves_the_work_but_not_what_comes_once_a_step() -> None:
+    trainer = MeasuredTrainer(PlainTrainer(), profile(train_s_per_token=1e-3, train_fixed_s=0.5))
+    one, two = (trainer.estimate(TrainingShape(dp=dp), LOAD).t_train_s for dp in (1, 2))
+    assert (one, two) == (pytest.approx(10.5), pytest.approx(5.5))
+
+
+def test_promised_contexts_are_final_ones_so_that_fewer_trajectories_fit() -> None:
+    assert MeasuredEngines(LAW, profile(), 1.25).kv_tokens(1) == 8000
+
+
+@pytest.mark.parametrize(
+    ("train_s_per_token", "tool_s", "binds", "better"), [(3e-3, 0.0, Term.TRAINER, True), (1e-5, 4.0, Term.FLEET, False)]
+)
+def test_a_flip_to_training_pays_when_the_trainer_binds_and_not_when_the_fleet_does(
+    train_s_per_token: float, tool_s: float, binds: Term, better: bool
+) -> None:
+    model = load_model("qwen2.5_3b")
+    side = RunSide(
+        costs=replace(run_costs(CONFIG, model), engines=LAW),
+        model=ModelShape(num_layers=model.num_layers),
+    )
+    records = [LengthRecord(prompt_tokens=30, generated_tokens=(10, 10), tool_tokens=(30,), tool_s=(tool_s,), step=0)] * 4
+    problem = problem_of_run(CONFIG, side, PLAN, records, profile(train_s_per_token=train_s_per_token, decode_ratio=0.2))
+    standing = Standing(
+        step=5,
+        steps_left=40,
+        costs=CostBook(priors=dict.fromkeys(Tier, TransitionCost(start_s=1.0))),
+        errors=ErrorBook(),
+    )
+    (look,) = propose_flips(problem, PLAN, standing, streamed=True)
+    assert look.current.forecast.terms.binding is binds
+    assert look.candidate.plan.hybrids_training == 1
+    assert (look.candidate.forecast.t_iter_s < look.current.forecast.t_iter_s) is better

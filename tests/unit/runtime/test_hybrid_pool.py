@@ -1,0 +1,208 @@
+"""Hybrid workers change sides as a whole or not at all, and the core alone says who trains; workers are stand-ins."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from libra_core.config.loading import validate_config
+from libra_core.elastic.membership import State
+from libra_core.errors import ResourceError
+from libra_core.planning.transition import transition
+from libra_core.runtime.hybrid_pool import HybridPool
+from libra_core.runtime.specs import plan_of
+from libra_core.runtime.transitions import TransitionOutcome, carry_out
+from libra_core.types.plan import Plan
+
+CONFIG = validate_config({"rollout": {"engines": [{"tp": 1, "count": 3}]}, "elastic": {"hybrid_replicas": 2, "join_s": 0.05}})
+SERVING = plan_of(CONFIG)
+ONE, TWO = replace(SERVING, hybrids_training=1), replace(SERVING, hybrids_training=2)
+
+
+@dataclass
+class Join:
+    active_from: int = 3
+
+
+@dataclass
+class Worker:
+    """Remembers what runs on it; the action named in `fails` raises once it is half done."""
+
+    slot: int
+    engine: bool = True
+    serves: bool = True
+    replica: bool = False
+    joined: int | None = None
+    fails: str = ""
+    asked: bool = False
+    join_report: Join = field(default_factory=Join)
+
+    def _done(self, name: str) -> None:
+        if self.fails == name:
+            self.fails = ""
+            raise ResourceError(f"no luck with {name}")
+
+    async def drain(self) -> None:
+        self.serves = False
+        self._done("drain")
+
+    async def admit(self) -> None:
+        assert self.engine
+        self.serves = True
+        self._done("admit")
+
+    async def stop_engine(self) -> None:
+        self.engine = False
+        self._done("stop_engine")
+
+    async def start_engine(self) -> None:
+        assert not self.replica, "GPUs hold one of the two"
+        self.engine = True
+        self._done("start_engine")
+
+    async def start_replica(self) -> None:
+        assert not self.engine, "GPUs hold one of the two"
+        self.replica = True
+        self._done("start_replica")
+
+    async def stop_replica(self) -> None:
+        self.replica, self.joined = False, None
+        self._done("stop_replica")
+
+    def kill_replica(self) -> None:
+        self.replica, self.joined = False, None
+
+    async def join(self, epoch: int) -> None:
+        self.joined = epoch
+        self._done("join")
+
+    async def ask_to_leave(self) -> None:
+        self.asked = True
+
+    async def cut(self) -> None:
+        self.joined = None
+        self._done("cut")
+
+    @property
+    def state(self) -> str:
+        return {(True, True, False): "serves", (False, False, True): "trains"}.get(
+            (self.engine, self.serves, self.replica), "between"
+        )
+
+
+def run(claim: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(claim())
+
+
+def pool_of(*fails: str) -> tuple[HybridPool, list[Worker]]:
+    workers = [Worker(slot=slot, fails=fails[slot] if slot < len(fails) else "") for slot in range(2)]
+    return HybridPool(CONFIG, workers), workers  # type: ignore[arg-type]
+
+
+async def move(pool: HybridPool, source: Plan, target: Plan) -> TransitionOutcome:
+    return await carry_out(transition(source, target), pool.perform)
+
+
+def test_to_training_and_back() -> None:
+    async def claim() -> None:
+        pool, workers = pool_of()
+        assert (await move(pool, SERVING, ONE)).applied
+        assert [worker.state for worker in workers] == ["trains", "serves"]
+        assert list(pool.states().values()) == [State.ACTIVE, State.SERVING]
+        leaving = asyncio.create_task(move(pool, ONE, SERVING))
+        await asyncio.sleep(0.01)
+        assert workers[0].asked
+        assert not leaving.done(), "it stays until the core has finished a step without it"
+        await pool.note_active(4, {})
+        assert (await leaving).applied
+        assert [worker.state for worker in workers] == ["serves", "serves"]
+        assert set(pool.states().values()) == {State.SERVING}
+
+    run(claim)
+
+
+@pytest.mark.parametrize("action", ["drain", "stop_engine", "start_replica", "join"])
+@pytest.mark.parametrize("slot", [0, 1])
+def test_a_fault_at_any_action_to_training_leaves_everybody_serving(action: str, slot: int) -> None:
+    async def claim() -> None:
+        pool, workers = pool_of(*([""] * slot), action)
+        moving = asyncio.create_task(move(pool, SERVING, TWO))
+        await asyncio.sleep(0.01)
+        await pool.note_active(4, {})  # whoever had joined leaves again
+        outcome = await moving
+        assert not outcome.applied
+        assert outcome.plan == SERVING
+        assert outcome.not_undone == ()
+        assert "no luck" in outcome.error
+        assert [worker.state for worker in workers] == ["serves", "serves"]
+        assert set(pool.states().values()) == {State.SERVING}
+
+    run(claim)
+
+
+@pytest.mark.parametrize("action", ["cut", "stop_replica", "start_engine", "admit"])
+def test_a_fault_at_any_action_to_serving_leaves_it_training(action: str) -> None:
+    async def claim() -> None:
+        pool, workers = pool_of()
+        assert (await move(pool, SERVING, ONE)).applied
+        workers[0].fails = action
+        moving = asyncio.create_task(move(pool, ONE, SERVING))
+        await asyncio.sleep(0.01)
+        await pool.note_active(4, {})
+        outcome = await moving
+        assert not outcome.applied
+        assert (outcome.plan, outcome.not_undone) == (ONE, ())
+        assert workers[0].state == "trains"
+        assert pool.states()[0] is State.ACTIVE
+
+    run(claim)
+
+
+def test_a_core_that_never_finishes_a_step_makes_the_leave_fail_with_a_sentence() -> None:
+    async def claim() -> None:
+        pool, workers = pool_of()
+        assert (await move(pool, SERVING, ONE)).applied
+        await pool.note_active(3, {0: workers[0].joined or 0})
+        outcome = await move(pool, ONE, SERVING)
+        assert not outcome.applied
+        assert "waited 0 s (elastic.join_s) for the core to finish a step without it" in outcome.error
+        assert workers[0].state == "trains"
+
+    run(claim)
+
+
+def test_who_is_missing_from_a_step_without_having_asked_is_lost_and_comes_back() -> None:
+    async def claim() -> None:
+        pool, workers = pool_of()
+        assert (await move(pool, SERVING, TWO)).applied
+        both = {worker.slot: worker.joined or 0 for worker in workers}
+        assert await pool.note_active(2, {}) == [], "it takes part from step 3 on"
+        assert await pool.note_active(3, both) == []
+        assert await pool.note_active(4, {1: both[1]}) == [0]
+        pool.mark_lost(0, training=2)
+        assert pool.states()[0] is State.FAILED
+        await pool.recover(0)
+        assert [worker.state for worker in workers] == ["serves", "trains"]
+
+        leaving = asyncio.create_task(move(pool, ONE, SERVING))
+        await asyncio.sleep(0.01)
+        await pool.note_active(5, {})
+        assert (await leaving).applied
+        assert [worker.state for worker in workers] == ["serves", "serves"], "the first place is the one that trains"
+
+    run(claim)
+
+
+def test_leaving_a_replica_that_dies_meanwhile_succeeds() -> None:
+    async def claim() -> None:
+        pool, workers = pool_of()
+        assert (await move(pool, SERVING, ONE)).applied
+        leaving = asyncio.create_task(move(pool, ONE, SERVING))
+        await asyncio.sleep(0.01)
+        assert await pool.note_active(9, {}) == [], "it had asked"
+        assert (await leaving).applied
+        assert workers[0].state == "serves"
+
+    run(claim)

@@ -1,0 +1,169 @@
+"""Looks at the plan of a run: when, with which measurements, and what is known afterwards. The session is a stand-in."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from libra_core.config.loading import validate_config
+from libra_core.errors import ConfigError
+from libra_core.runtime.hybrid_pool import Recovery
+from libra_core.runtime.replanner import Replanner, cost_of, effective
+from libra_core.runtime.specs import plan_of
+from libra_core.types.decision import Decision, Reason, Verdict
+from libra_core.types.lengths import LengthRecord
+from libra_core.types.plan import Plan
+from libra_core.types.reports import DecodeWork, IterationReport
+from libra_core.types.transition import Transition, TransitionOutcome
+from support.reports import iteration_report, publication_report, rollout_report, update_report
+
+CONFIG = validate_config(
+    {
+        "rollout": {"engines": [{"tp": 1, "count": 2}], "groups_per_step": 16},
+        "training": {"steps": 60},
+        "elastic": {"hybrid_replicas": 1},
+        "replanning": {"every_steps": 5, "first_step": 4, "cooldown_steps": 5, "flip_cost_s": 10.0, "realised_after_steps": 3},
+    }
+)
+SERVING = plan_of(CONFIG)
+TRAINING = replace(SERVING, hybrids_training=1)
+MODEL = Path(__file__).parents[2] / "support" / "tiny_model.json"
+SECONDS = (("drain engine hybrid-0", 1.0), ("start replica hybrid-0", 6.0), ("join training hybrid-0", 3.0))
+
+
+@dataclass
+class Session:
+    """Controller and rollout pool at once; a transition ends when the test says so."""
+
+    active: Plan = SERVING
+    begun: list[Transition] = field(default_factory=list)
+    ended: TransitionOutcome | None = None
+
+    def plan(self) -> Plan:
+        return self.active
+
+    def begin(self, transition: Transition) -> None:
+        self.begun.append(transition)
+        self.ended = None
+
+    def outcome(self) -> TransitionOutcome | None:
+        return self.ended
+
+    def recoveries(self) -> list[Recovery]:
+        return []
+
+    def length_records(self) -> list[LengthRecord]:
+        return [LengthRecord(prompt_tokens=30, generated_tokens=(10, 10), tool_tokens=(30,), tool_s=(0.0,), step=0)] * 4
+
+    def end(self, *, applied: bool) -> None:
+        move = self.begun[-1]
+        self.active = move.target if applied else move.source
+        self.ended = TransitionOutcome(plan=self.active, applied=applied, error="" if applied else "no luck", seconds=SECONDS)
+
+
+def step(number: int, t_iter_s: float = 8.0, *, train_s: float = 8.0) -> IterationReport:
+    """The trainer binds: 128 trajectories of 80 tokens take it 8 s."""
+    rollout = rollout_report(number, trajectories=128, prompt_tokens=3840, generated_tokens=2560, tool_tokens=3840)
+    update = update_report(number, tokens=10240, forward_backward_s=train_s, optimizer_s=0.01)
+    work = DecodeWork(seconds=0.5, steps=500, tokens=2560)
+    publication = publication_report(number + 1, total_s=0.01)
+    return iteration_report(number, rollout=rollout, update=update, publication=publication, decode=work, t_iter_s=t_iter_s)
+
+
+def planner(session: Session, told: list[Plan] | None = None) -> Replanner:
+    return Replanner(CONFIG, str(MODEL), session, session, (told if told is not None else []).append)
+
+
+def look(keeper: Replanner, at: int) -> Decision:
+    decision = keeper.decide(keeper.propose(keeper.profile(at)))
+    keeper.apply(decision)
+    return decision
+
+
+def test_looks_are_due_by_count_or_when_asked_for() -> None:
+    keeper = planner(Session())
+    assert [number for number in range(20) if keeper.is_due(number)] == [3, 8, 13, 18]
+    assert keeper.is_due(5, asked=True)
+
+
+def test_nothing_is_decided_before_a_step_was_measured() -> None:
+    with pytest.raises(ConfigError, match="no step of this run has been measured yet"):
+        planner(Session()).profile(0)
+
+
+def test_a_binding_trainer_gets_the_hybrid_and_the_gain_is_realised_later() -> None:
+    session = Session()
+    keeper = planner(session)
+    for number in range(4):
+        assert keeper.settle(step(number)) == []
+    decision = look(keeper, 3)
+    assert (decision.verdict, decision.reason) == (Verdict.SWITCH, Reason.PAYS)
+    assert [action.verb for action in session.begun[0].actions] == [
+        "drain engine",
+        "stop engine",
+        "start replica",
+        "join training",
+    ]
+    assert not keeper.is_due(8), "a transition is under way"
+
+    assert keeper.settle(step(4)) == []
+    session.end(applied=True)
+    (ended,) = keeper.settle(step(5))
+    assert ended.step == 3
+    assert ended.outcome is not None
+    assert ended.outcome.applied
+    assert [keeper.settle(step(number, 5.0)) for number in (6, 7)] == [[], []]
+    (proven,) = keeper.settle(step(8, 5.0))
+    assert proven.realised is not None
+    assert (proven.realised.gain_s_per_step, proven.realised.t_iter_s, proven.realised.cost_s) == (3.0, 5.0, 10.0)
+    assert look(keeper, 8).cost.total_s == 10.0, "the measured cost, not the prior"
+
+
+def test_a_transition_that_failed_is_told_and_leaves_the_plan() -> None:
+    session = Session()
+    keeper = planner(session)
+    for number in range(4):
+        keeper.settle(step(number))
+    look(keeper, 3)
+    session.end(applied=False)
+    (ended,) = keeper.settle(step(4))
+    assert ended.outcome is not None
+    assert (ended.outcome.applied, ended.outcome.error) == (False, "no luck")
+    assert keeper.settle(None) == [], "what was not applied has no realised gain"
+    assert keeper.is_due(8)
+
+
+def test_the_end_of_the_run_closes_a_window_that_is_not_full() -> None:
+    session = Session()
+    keeper = planner(session)
+    for number in range(4):
+        keeper.settle(step(number))
+    look(keeper, 3)
+    session.end(applied=True)
+    keeper.settle(step(4))
+    keeper.settle(step(5, 6.0))
+    (proven,) = keeper.settle(None)
+    assert proven.realised is not None
+    assert proven.realised.gain_s_per_step == 2.0
+    assert keeper.settle(None) == []
+
+
+def test_forecasts_are_compared_with_what_ran_and_a_lost_replica_changes_the_plan_that_is_looked_at() -> None:
+    session, told = Session(), list[Plan]()
+    keeper = planner(session, told)
+    for number in range(4):
+        keeper.settle(step(number, train_s=0.05, t_iter_s=0.1))
+    first = look(keeper, 3)
+    assert first.verdict is Verdict.KEEP
+    for number in range(4, 9):
+        keeper.settle(step(number, train_s=0.05, t_iter_s=10.0))
+    assert look(keeper, 8).forecast_error > 0.5, "the forecast was far below ten seconds"
+    session.active = TRAINING
+    keeper.settle(step(9))
+    assert told == [effective(TRAINING)]
+    assert (told[0].train.dp, told[0].rollout.num_engines) == (2, 1)
+
+
+def test_seconds_of_actions_are_divided_by_kind() -> None:
+    cost = cost_of(TransitionOutcome(plan=SERVING, applied=True, seconds=SECONDS))
+    assert (cost.drain_s, cost.transfer_s, cost.start_s) == (1.0, 3.0, 6.0)
