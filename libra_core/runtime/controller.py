@@ -132,7 +132,7 @@ class ClusterControllerActor:
             if move.source != self._plan:
                 return TransitionOutcome(plan=self._plan, applied=False, error="the plan has changed since this was decided")
             outcome = await carry_out(move, self._perform)
-            self._plan = outcome.plan
+            self._plan = replace(outcome.plan, hybrids_training=self._pool.order_places())
         if outcome.not_undone:
             logger.error("the old plan is not whole again: %s", "; ".join(outcome.not_undone))
             for slot in self._stranded():
@@ -143,8 +143,9 @@ class ClusterControllerActor:
         """What the core says of the step that starts from this version: slot to epoch of the replicas in it."""
         for slot in await self._pool.note_active(version, active):
             logger.warning("hybrid-%d was lost while it trained; its GPUs go back to the fleet", slot)
-            self._pool.mark_lost(slot, self._plan.hybrids_training)
-            self._plan = replace(self._plan, hybrids_training=self._plan.hybrids_training - 1)
+            self._pool.mark_lost(slot)
+            if not self._moving.locked():  # else the end of the transition counts who trains
+                self._plan = replace(self._plan, hybrids_training=self._pool.order_places())
             self._spawn(self._recover(slot))
 
     async def replica_ranks(self, slot: int) -> list[ActorHandle]:

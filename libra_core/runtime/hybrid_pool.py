@@ -82,11 +82,15 @@ class HybridPool:
             if version >= (member.active_from or 0) and self._active.get(member.slot) != self._workers[member.slot].joined
         ]
 
-    def mark_lost(self, slot: int, training: int) -> None:
-        """It gives up its place among the `training` that train, so that those are the first again."""
+    def mark_lost(self, slot: int) -> None:
         self._signal(slot, Signal.DIED)
-        self._places.remove(slot)
-        self._places.insert(training - 1, slot)
+        self.order_places()
+
+    def order_places(self) -> int:
+        """Workers that train take the first places; returns their number. After losses, and after transitions that met one."""
+        training = {member.slot for member in self._members.active}
+        self._places.sort(key=lambda slot: slot not in training)
+        return len(training)
 
     async def recover(self, slot: int) -> None:
         """From whatever is left there to an engine that serves; raises what stopped it."""

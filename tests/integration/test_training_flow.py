@@ -13,11 +13,14 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.testing.utilities import prefect_test_harness
 
 from flows.parameters import TrainParameters
+from flows.replanning import ask_for_look
 from flows.training import train
 from libra_core.config.loading import process_environment
 from libra_core.errors import ResourceError, TrainerLostError
+from libra_core.tracking.decisions import read_decisions
 from libra_core.tracking.run_folder import read_journal
 from libra_core.tracking.summary import RunSummary
+from support.plan_keeper import FakePlanKeeper
 from support.session import FakeBackend
 from tasks.connection import using
 
@@ -141,3 +144,48 @@ def test_run_without_mlflow_keeps_its_folder(training: Training) -> None:
     summary = training(FakeBackend(), "tracking.mlflow_uri=off")
     assert summary.mlflow_run_id is None
     assert len((Path(summary.run_dir) / "metrics.jsonl").read_text().splitlines()) == STEPS
+
+
+def test_looks_at_the_plan_are_subflows_and_in_ledger_mlflow_and_pages(training: Training) -> None:
+    backend = FakeBackend(planner=FakePlanKeeper(forecasts={0: 5.0, 1: 19.9, 2: 10.0}, unmeasured=frozenset({0})))
+    summary = training(backend)
+    run_dir = Path(summary.run_dir)
+    rows = read_decisions(run_dir)
+    assert [(row["step"], row["verdict"], row.get("applied")) for row in rows] == [(1, "keep", None), (2, "switch", True)]
+    assert (rows[1]["gain_s_per_step"], rows[1]["realised_gain_s_per_step"]) == (10.0, 8.0)
+    assert rows[1]["profile"]["train_s_per_token"] == 1e-3
+    assert summary.trajectories == {"taken": 32, "trained": 32, "without_signal": 0, "failed": 0, "lost": 0, "doubled": 0}
+    (switch,) = summary.replanning["switches"]
+    assert (switch["predicted_gain_s_per_step"], switch["realised_gain_s_per_step"]) == (10.0, 8.0)
+
+    mlflow_run = training.mlflow_run(run_dir)
+    assert mlflow_run.data.metrics["plan/gain_s_per_step"] == 10.0
+    assert mlflow_run.data.metrics["plan/realised_gain_s_per_step"] == 8.0
+    assert mlflow_run.data.tags["plan.switches"] == "1"
+    client = MlflowClient(tracking_uri=read_journal(run_dir).mlflow_uri)
+    assert {"decisions.json", "decisions.jsonl"} <= {item.path for item in client.list_artifacts(mlflow_run.info.run_id)}
+
+    looks = _flow_runs(lambda run: run.name.startswith(f"{run_dir.name}/plan-"))
+    assert sorted(run.name for run in looks) == [f"{run_dir.name}/plan-{step:05d}" for step in (0, 1, 2)]
+    with get_client(sync_client=True) as client:
+        pages = [page for page in client.read_artifacts(limit=200) if page.key == "plan-decision"]
+    assert any("**step 2: switch to dp 2" in str(page.data) for page in pages)
+
+
+def test_a_look_asked_for_from_outside_is_made_after_the_next_iteration(training: Training) -> None:
+    keeper = FakePlanKeeper(forecasts={})
+    backend = FakeBackend(planner=keeper)
+    taking = backend.taken
+
+    class AsksAtTwo(list[int]):
+        """The request arrives while the third batch is taken."""
+
+        def append(self, step: int) -> None:
+            super().append(step)
+            if step == 2:
+                ask_for_look(training.run_folder())
+
+    backend.taken = AsksAtTwo(taking)
+    run_dir = Path(training(backend).run_dir)
+    assert keeper.asked == [2]
+    assert [row["step"] for row in read_decisions(run_dir)] == [2]

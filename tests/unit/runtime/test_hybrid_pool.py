@@ -181,7 +181,8 @@ def test_who_is_missing_from_a_step_without_having_asked_is_lost_and_comes_back(
         assert await pool.note_active(2, {}) == [], "it takes part from step 3 on"
         assert await pool.note_active(3, both) == []
         assert await pool.note_active(4, {1: both[1]}) == [0]
-        pool.mark_lost(0, training=2)
+        pool.mark_lost(0)
+        assert pool.order_places() == 1
         assert pool.states()[0] is State.FAILED
         await pool.recover(0)
         assert [worker.state for worker in workers] == ["serves", "trains"]
