@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from libra_core.config import LibraConfig
 from libra_core.elastic.membership import Message, Pool, Signal, State
-from libra_core.errors import DeadlineError
+from libra_core.errors import DeadlineError, ResourceError
 from libra_core.runtime.hybrid_worker import HybridWorker
 from libra_core.types.transition import Action, Verb
 
@@ -87,10 +87,14 @@ class HybridPool:
         self.order_places()
 
     def order_places(self) -> int:
-        """Workers that train take the first places; returns their number. After losses, and after transitions that met one."""
-        training = {member.slot for member in self._members.active}
-        self._places.sort(key=lambda slot: slot not in training)
-        return len(training)
+        """Workers that train take the first places, then those that serve; returns the number of the first.
+
+        After losses, and after transitions that met one.
+        """
+        order = (State.ACTIVE, State.SERVING)
+        states = self.states()
+        self._places.sort(key=lambda slot: order.index(states[slot]) if states[slot] in order else len(order))
+        return len(self._members.active)
 
     async def recover(self, slot: int) -> None:
         """From whatever is left there to an engine that serves; raises what stopped it."""
@@ -100,6 +104,8 @@ class HybridPool:
         await self._admit(worker)
 
     async def _drain(self, worker: HybridWorker) -> None:
+        if self._members.members[worker.slot].state is State.FAILED:
+            raise ResourceError(f"hybrid-{worker.slot} was lost and does not serve, so it cannot change sides")
         self._signal(worker.slot, Signal.JOIN)
         await worker.drain()
 
@@ -108,6 +114,9 @@ class HybridPool:
         self._signal(worker.slot, Signal.DRAINED)
 
     async def _admit(self, worker: HybridWorker) -> None:
+        if self._members.members[worker.slot].state is State.FAILED:
+            worker.kill_replica()
+            await worker.start_engine()
         await worker.admit()
         state = self._members.members[worker.slot].state
         if state in (State.SNAPSHOT, State.REPLAY, State.ACTIVE):

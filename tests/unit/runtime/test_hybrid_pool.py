@@ -2,102 +2,30 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from libra_core.config.loading import validate_config
 from libra_core.elastic.membership import State
-from libra_core.errors import ResourceError
 from libra_core.planning.transition import transition
 from libra_core.runtime.hybrid_pool import HybridPool
-from libra_core.runtime.specs import plan_of
 from libra_core.runtime.transitions import TransitionOutcome, carry_out
 from libra_core.types.plan import Plan
+from support.hybrid_workers import CONFIG, SERVING, FakeWorker, Join
 
-CONFIG = validate_config({"rollout": {"engines": [{"tp": 1, "count": 3}]}, "elastic": {"hybrid_replicas": 2, "join_s": 0.05}})
-SERVING = plan_of(CONFIG)
 ONE, TWO = replace(SERVING, hybrids_training=1), replace(SERVING, hybrids_training=2)
-
-
-@dataclass
-class Join:
-    active_from: int = 3
-
-
-@dataclass
-class Worker:
-    """Remembers what runs on it; the action named in `fails` raises once it is half done."""
-
-    slot: int
-    engine: bool = True
-    serves: bool = True
-    replica: bool = False
-    joined: int | None = None
-    fails: str = ""
-    asked: bool = False
-    join_report: Join = field(default_factory=Join)
-
-    def _done(self, name: str) -> None:
-        if self.fails == name:
-            self.fails = ""
-            raise ResourceError(f"no luck with {name}")
-
-    async def drain(self) -> None:
-        self.serves = False
-        self._done("drain")
-
-    async def admit(self) -> None:
-        assert self.engine
-        self.serves = True
-        self._done("admit")
-
-    async def stop_engine(self) -> None:
-        self.engine = False
-        self._done("stop_engine")
-
-    async def start_engine(self) -> None:
-        assert not self.replica, "GPUs hold one of the two"
-        self.engine = True
-        self._done("start_engine")
-
-    async def start_replica(self) -> None:
-        assert not self.engine, "GPUs hold one of the two"
-        self.replica = True
-        self._done("start_replica")
-
-    async def stop_replica(self) -> None:
-        self.replica, self.joined = False, None
-        self._done("stop_replica")
-
-    def kill_replica(self) -> None:
-        self.replica, self.joined = False, None
-
-    async def join(self, epoch: int) -> None:
-        self.joined = epoch
-        self._done("join")
-
-    async def ask_to_leave(self) -> None:
-        self.asked = True
-
-    async def cut(self) -> None:
-        self.joined = None
-        self._done("cut")
-
-    @property
-    def state(self) -> str:
-        return {(True, True, False): "serves", (False, False, True): "trains"}.get(
-            (self.engine, self.serves, self.replica), "between"
-        )
 
 
 def run(claim: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(claim())
 
 
-def pool_of(*fails: str) -> tuple[HybridPool, list[Worker]]:
-    workers = [Worker(slot=slot, fails=fails[slot] if slot < len(fails) else "") for slot in range(2)]
+def pool_of(*fails: str) -> tuple[HybridPool, list[FakeWorker]]:
+    workers = [
+        FakeWorker(slot=slot, join_report=Join(active_from=3), fails=fails[slot] if slot < len(fails) else "")
+        for slot in range(2)
+    ]
     return HybridPool(CONFIG, workers), workers  # type: ignore[arg-type]
 
 

@@ -1,0 +1,136 @@
+"""The controller keeps plan and workers together through flips, faults and deaths; workers and core are stand-ins."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from libra_core.elastic.membership import State
+from libra_core.planning.transition import transition
+from libra_core.runtime.controller import ClusterControllerActor
+from libra_core.runtime.hybrid_pool import HybridPool
+from support.hybrid_workers import CONFIG, SERVING, FakeWorker
+
+ONE, TWO = replace(SERVING, hybrids_training=1), replace(SERVING, hybrids_training=2)
+FAULTS = ("", "drain", "stop_engine", "start_replica", "join", "cut", "stop_replica", "start_engine", "admit")
+
+
+class Controller(ClusterControllerActor):
+    """Nothing of it is on Ray."""
+
+    def __init__(self, *fails: str) -> None:
+        super().__init__(CONFIG, "nowhere", SERVING, None)
+        self.workers = [FakeWorker(slot=slot, fails=fails[slot] if slot < len(fails) else "") for slot in range(2)]
+        self._pool = HybridPool(CONFIG, self.workers)  # type: ignore[arg-type]
+        self.version = 0
+
+    async def _placement_faults(self) -> list[str]:
+        return []
+
+    async def step(self) -> None:
+        """The core finishes one: whoever is connected and has not asked to leave is in the next."""
+        self.version += 1
+        active = {w.slot: w.joined for w in self.workers if w.replica and w.alive and w.joined is not None and not w.asked}
+        await self.note_active(self.version, active)
+
+    async def flip(self, training: int) -> bool:
+        """While the core keeps stepping."""
+        target = replace(self._plan, hybrids_training=training)
+        if target == self._plan:
+            return True
+        moving = asyncio.create_task(self.carry_out(transition(self._plan, target)))
+        while not moving.done():
+            await self.step()
+            await asyncio.sleep(0)
+        return (await moving).applied
+
+    async def settled(self) -> None:
+        while self._tasks:
+            await asyncio.gather(*self._tasks)
+
+
+def run(claim: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(claim())
+
+
+def test_a_plan_that_changed_meanwhile_is_not_moved_from() -> None:
+    async def claim() -> None:
+        controller = Controller()
+        outcome = await controller.carry_out(transition(ONE, TWO))
+        assert not outcome.applied
+        assert outcome.plan == SERVING
+        assert outcome.error == "the plan has changed since this was decided"
+
+    run(claim)
+
+
+def test_a_replica_that_dies_gives_its_gpus_back_and_the_plan_says_so() -> None:
+    async def claim() -> None:
+        controller = Controller()
+        assert await controller.flip(2)
+        await controller.step()
+        controller.workers[0].die()
+        await controller.step()
+        assert (await controller.plan()) == ONE
+        await controller.settled()
+        assert [worker.state for worker in controller.workers] == ["serves", "trains"]
+        (recovery,) = await controller.recoveries()
+        assert (recovery.slot, recovery.error) == (0, "")
+        assert recovery.serving_s is not None
+        assert await controller.flip(0)
+        assert [worker.state for worker in controller.workers] == ["serves", "serves"]
+
+    run(claim)
+
+
+def test_a_recovery_that_fails_is_told() -> None:
+    async def claim() -> None:
+        controller = Controller()
+        assert await controller.flip(1)
+        await controller.step()
+        controller.workers[0].fails = "start_engine"
+        controller.workers[0].die()
+        await controller.step()
+        await controller.settled()
+        (recovery,) = await controller.recoveries()
+        assert (recovery.serving_s, recovery.error) == (None, "no luck with start_engine")
+
+    run(claim)
+
+
+OPERATIONS = st.one_of(
+    st.tuples(st.just("flip"), st.integers(0, 2)),
+    st.tuples(st.just("die"), st.integers(0, 1)),
+    st.tuples(st.just("break"), st.tuples(st.integers(0, 1), st.sampled_from(FAULTS))),
+    st.tuples(st.just("step"), st.just(0)),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(OPERATIONS, max_size=12))
+def test_in_any_order_gpus_hold_one_thing_and_the_plan_counts_who_trains(operations: list[tuple[str, Any]]) -> None:
+    async def claim() -> None:
+        controller = Controller()
+        for name, detail in operations:
+            if name == "flip":
+                await asyncio.wait_for(controller.flip(detail), 10.0)
+            elif name == "die":
+                controller.workers[detail].die()
+                await controller.step()
+            elif name == "break":
+                controller.workers[detail[0]].fails = detail[1]
+            else:
+                await controller.step()
+            await asyncio.wait_for(controller.settled(), 10.0)
+            training = [w.slot for w in controller.workers if w.state == "trains"]
+            assert (await controller.plan()).hybrids_training == len(training)
+            assert all(not (worker.engine and worker.replica) for worker in controller.workers)
+            for worker in controller.workers:
+                known = controller._pool.states()[worker.slot]
+                assert (known is State.ACTIVE) == (worker.state == "trains")
+                assert known is not State.SERVING or worker.state == "serves"
+
+    run(claim)
