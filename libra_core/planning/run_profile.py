@@ -1,8 +1,9 @@
 """What a run has measured of itself, as the costs that the planner reckons with.
 
-Three things are measured and none is corrected by hand: seconds of forward and backward per token and replica, the optimizer's
-seconds, and the engines' decode time over what their law says of the same batches. Recent steps count more. What is believed
-beyond the measurement: training divides evenly over replicas, and engines do not slow each other down.
+Measured, and not corrected by hand: seconds of forward and backward per token and replica; the optimizer's seconds, and those
+until the trainer can take groups again; the engines' decode and prefill time over what their law says of the same work. Recent
+steps count more. What is believed beyond the measurement: training divides evenly over replicas, and processes do not slow each
+other down any more under another plan than under the one that runs.
 """
 
 import math
@@ -56,6 +57,7 @@ class RunMeter:
                 {
                     "per_token": work_s * replicas / tokens,
                     "fixed": update.optimizer_s + update.hybrid_stall_s,
+                    "between": report.account.trainer_waits_publication_s + report.account.trainer_other_s,
                     "trained": min(1.0, update.tokens / tokens),
                 },
                 self._decay,
@@ -76,25 +78,38 @@ class RunMeter:
             trajectories=trajectories,
             train_s_per_token=trainer["per_token"],
             train_fixed_s=trainer["fixed"],
+            between_s=trainer["between"],
             trained_share=trainer["trained"],
             decode_ratio=self._engine.mean.get("ratio", 1.0),
+            prefill_ratio=self._engine.mean.get("prefill_ratio", 1.0),
             decode_batch=self._engine.mean.get("batch", math.nan),
             publication_s=iteration["publication"],
             t_iter_s=iteration["t_iter"],
         )
 
     def _observe_engines(self, report: IterationReport) -> None:
-        work, rollout = report.decode, report.rollout
+        work, rollout = report.engines, report.rollout
         if work is None or not work.steps or not rollout.trajectories:
             return
         context = (rollout.prompt_tokens + 0.5 * (rollout.generated_tokens + rollout.tool_tokens)) / rollout.trajectories
-        told_s = work.steps * self._engines.coefficients(self._tp).step_s(work.batch, work.batch * context)
-        self._engine = self._engine.including({"ratio": work.seconds / told_s, "batch": work.batch}, self._decay)
+        law = self._engines.coefficients(self._tp)
+        told_s = work.steps * law.step_s(work.batch, work.batch * context)
+        turns, computed = rollout.mean_turns * rollout.trajectories, rollout.context_tokens - rollout.cached_tokens
+        told_prefill_s = turns * law.prefill_a_s + computed * law.prefill_b_s_per_token
+        ratios = {
+            "ratio": work.decode_s / told_s,
+            "prefill_ratio": work.prefill_s / told_prefill_s if told_prefill_s else 1.0,
+            "batch": work.batch,
+        }
+        self._engine = self._engine.including(ratios, self._decay)
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTrainer:
-    """Work in proportion to tokens, shared by the replicas, and what comes once a step; memory and fit as evaluated."""
+    """Work in proportion to tokens, shared by the replicas, and what comes once a step; memory and fit as evaluated.
+
+    What lies between two steps counts as the trainer's: it can take no group meanwhile.
+    """
 
     evaluated: TrainerCosts
     profile: RunProfile
@@ -111,7 +126,7 @@ class MeasuredTrainer:
             bubble_s=0.0,
             pp_transfer_s=0.0,
             dp_exposed_s=0.0,
-            optimizer_s=self.profile.train_fixed_s,
+            optimizer_s=self.profile.train_fixed_s + self.profile.between_s,
             logprob_s=0.0,
         )
         return replace(self.evaluated.estimate(shape, load), t_train_s=parts.total_s, parts=parts)
@@ -127,7 +142,9 @@ class MeasuredEngines:
     """Final context of a trajectory over the mean one while it decodes: the coordinator promises the final one."""
 
     def coefficients(self, tp: int) -> StepCoefficients:
-        return scaled(self.evaluated.coefficients(tp), self.profile.decode_ratio)
+        law = self.evaluated.coefficients(tp)
+        decode, prefill = scaled(law, self.profile.decode_ratio), scaled(law, self.profile.prefill_ratio)
+        return replace(decode, **{name: getattr(prefill, name) for name in StepCoefficients.__slots__ if "prefill" in name})
 
     def kv_tokens(self, tp: int, utilization: float | None = None) -> int:
         return int(self.evaluated.kv_tokens(tp, utilization) / self.promised_over_mean)

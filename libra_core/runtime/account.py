@@ -6,7 +6,7 @@ from statistics import fmean
 
 from libra_core.runtime.timeline import Interval, clipped, intersection, total_s
 from libra_core.types.ids import EngineId
-from libra_core.types.reports import DecodeWork, EngineStats, RolloutReport, TimeAccount
+from libra_core.types.reports import EngineStats, EngineWork, RolloutReport, TimeAccount
 from libra_core.types.trace import TraceSpan
 
 TRAINING = frozenset({"update", "accumulate", "optimizer step"})
@@ -80,10 +80,11 @@ def engine_deltas(before: Mapping[EngineId, EngineStats], after: Sequence[Engine
     return [_since(before.get(now.engine_id), now) for now in after]
 
 
-def decode_work(fleet: Sequence[EngineDelta]) -> DecodeWork:
+def engine_work(fleet: Sequence[EngineDelta]) -> EngineWork:
     """Of all engines together."""
-    return DecodeWork(
-        seconds=sum(max(0.0, engine.busy_s - engine.prefill_s) for engine in fleet),
+    return EngineWork(
+        decode_s=sum(max(0.0, engine.busy_s - engine.prefill_s) for engine in fleet),
+        prefill_s=sum(engine.prefill_s for engine in fleet),
         steps=sum(engine.decode_steps for engine in fleet),
         tokens=sum(engine.generated_tokens for engine in fleet),
     )

@@ -9,7 +9,7 @@ from typing import Any
 from libra_core.config import LibraConfig
 from libra_core.errors import DeadlineError, ResourceError
 from libra_core.planning.run_forecast import RunForecaster
-from libra_core.runtime.account import IterationTimes, decode_work, engine_deltas, time_account, training_intervals
+from libra_core.runtime.account import IterationTimes, engine_deltas, engine_work, time_account, training_intervals
 from libra_core.runtime.asking import ask
 from libra_core.runtime.clients import TrainerClient
 from libra_core.runtime.fleet import ActorHandle
@@ -153,7 +153,7 @@ class RolloutClient:
             kv_usage_max=max((engine.kv_usage for engine in stats), default=0.0),
             queued=state["queued"],
             routing=routing,
-            decode=decode_work(deltas),
+            engines=engine_work(deltas),
         )
         return replace(report, forecast=self._forecaster.check(report)) if self._forecaster else report
 

@@ -18,7 +18,9 @@ PLAN_METRICS: Mapping[str, str] = {
     "plan/t_iter_candidate_s": "forecast of the move",
     "plan/hybrids_training": "hybrid replicas that trained at the look",
     "plan/train_s_per_token": "measured: forward and backward of one replica per token of the batch",
+    "plan/between_s": "measured: from the end of an update until the trainer can take groups again",
     "plan/decode_ratio": "measured: engines' decode time over what their law says",
+    "plan/prefill_ratio": "measured: the same of prompts and tool returns",
     "plan/realised_gain_s_per_step": "mean iteration time before a switch less that after it, the workload's drift included",
     "plan/realised_cost_s": "measured time of the transition's actions",
 }
@@ -38,7 +40,9 @@ def decision_metrics(decision: Decision, profile: RunProfile) -> dict[str, float
             "plan/t_iter_candidate_s": decision.candidate.forecast.t_iter_s,
             "plan/hybrids_training": float(decision.current.plan.hybrids_training),
             "plan/train_s_per_token": profile.train_s_per_token,
+            "plan/between_s": profile.between_s,
             "plan/decode_ratio": profile.decode_ratio,
+            "plan/prefill_ratio": profile.prefill_ratio,
         }
     )
 

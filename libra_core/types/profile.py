@@ -15,10 +15,14 @@ class RunProfile:
     """Forward and backward of one replica per token of the whole batch, whether it is trained or not."""
     train_fixed_s: float
     """Of the optimizer, once a step."""
+    between_s: float
+    """From the end of an update until the trainer can take groups again: publication, scoring, logging, calls."""
     trained_share: float
     """Of the batch's tokens; the rest is of groups without learning signal."""
     decode_ratio: float
     """Engines' decode time over what the evaluator says of the same steps."""
+    prefill_ratio: float
+    """The same of prompts and tool returns; far below 1 where an engine prefills several at once."""
     decode_batch: float
     publication_s: float
     t_iter_s: float

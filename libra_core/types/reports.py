@@ -224,13 +224,16 @@ class RoutingReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeWork:
-    """What the engines decoded in an iteration, summed over them."""
+class EngineWork:
+    """What the engines did in an iteration, summed over them."""
 
-    seconds: float
+    decode_s: float
     """Busy, less what went into prompts."""
+    prefill_s: float
     steps: int
+    """That sampled at least one token."""
     tokens: int
+    """Sampled."""
 
     @property
     def batch(self) -> float:
@@ -283,7 +286,7 @@ class IterationReport:
     """Of the fullest engine at the end of the iteration."""
     queued: int
     """Trajectories without a place on an engine at the end of the iteration."""
-    decode: DecodeWork | None = None
+    engines: EngineWork | None = None
     """None in worlds without engines."""
     forecast: ForecastCheck | None = None
     """Made before the iteration; None without a law, and in the first iteration of a process."""

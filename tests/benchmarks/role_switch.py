@@ -2,7 +2,7 @@
 
     python tests/benchmarks/role_switch.py [--json]
 
-The last line of stdout is one JSON object. One core replica, one engine and one hybrid on the embedded policy with random weights;
+The last line of stdout is one JSON object. One core replica, one engine, one hybrid; the embedded policy with random weights;
 steps go on meanwhile, so that core, engine and the processes that start share the machine: look at `load`.
 """
 

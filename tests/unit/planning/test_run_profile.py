@@ -17,7 +17,7 @@ from libra_core.runtime.specs import plan_of
 from libra_core.types.forecast import Term
 from libra_core.types.lengths import LengthRecord
 from libra_core.types.profile import RunProfile
-from libra_core.types.reports import DecodeWork, IterationReport
+from libra_core.types.reports import EngineWork, IterationReport
 from libra_core.types.transition import Tier, TransitionCost
 from support.planning import PlainTrainer, TableEngines
 from support.reports import iteration_report, rollout_report, update_report
@@ -34,10 +34,10 @@ PLAN = plan_of(CONFIG)
 LOAD = TrainingLoad(num_sequences=128, tokens=10_000.0, squared_tokens=1e6, longest_tokens=100.0)
 
 
-def step(number: int, *, train_s: float = 2.0, hybrids: int = 0, decode: DecodeWork | None = None) -> IterationReport:
+def step(number: int, *, train_s: float = 2.0, hybrids: int = 0, work: EngineWork | None = None) -> IterationReport:
     """660 tokens a batch, all of them trained."""
     update = update_report(number, forward_backward_s=train_s, optimizer_s=0.25, hybrid_replicas=hybrids)
-    return iteration_report(number, rollout=rollout_report(number), update=update, decode=decode)
+    return iteration_report(number, rollout=rollout_report(number), update=update, engines=work)
 
 
 def measured(*reports: IterationReport, half_life_steps: float = 3.0) -> RunProfile:
@@ -71,7 +71,7 @@ def test_a_step_that_was_skipped_says_nothing_of_the_trainer() -> None:
 
 def test_engines_are_the_law_times_what_their_steps_took_over_it() -> None:
     """100 steps of 5 sequences: 15 ms each by the law, 45 ms in truth."""
-    found = measured(step(0, decode=DecodeWork(seconds=4.5, steps=100, tokens=500)))
+    found = measured(step(0, work=EngineWork(decode_s=4.5, prefill_s=0.0, steps=100, tokens=500)))
     assert found.decode_ratio == pytest.approx(3.0)
     coefficients = MeasuredEngines(LAW, found, 1.0).coefficients(1)
     assert isinstance(coefficients, StepCoefficients)
@@ -79,7 +79,7 @@ def test_engines_are_the_law_times_what_their_steps_took_over_it() -> None:
 
 
 def test_a_replica_more_halves_the_work_but_not_what_comes_once_a_step() -> None:
-    trainer = MeasuredTrainer(PlainTrainer(), profile(train_s_per_token=1e-3, train_fixed_s=0.5))
+    trainer = MeasuredTrainer(PlainTrainer(), profile(train_s_per_token=1e-3, train_fixed_s=0.2, between_s=0.3))
     one, two = (trainer.estimate(TrainingShape(dp=dp), LOAD).t_train_s for dp in (1, 2))
     assert (one, two) == (pytest.approx(10.5), pytest.approx(5.5))
 
@@ -96,7 +96,7 @@ def test_a_flip_to_training_pays_when_the_trainer_binds_and_not_when_the_fleet_d
 ) -> None:
     model = load_model("qwen2.5_3b")
     side = RunSide(
-        costs=replace(run_costs(CONFIG, model), engines=LAW),
+        costs=replace(run_costs(CONFIG, model), engines=TableEngines({1: (0.01, 0.001, 0.0, 0.0, 1_000)})),
         model=ModelShape(num_layers=model.num_layers),
     )
     records = [LengthRecord(prompt_tokens=30, generated_tokens=(10, 10), tool_tokens=(30,), tool_s=(tool_s,), step=0)] * 4

@@ -13,7 +13,7 @@ from libra_core.runtime.specs import plan_of
 from libra_core.types.decision import Decision, Reason, Verdict
 from libra_core.types.lengths import LengthRecord
 from libra_core.types.plan import Plan
-from libra_core.types.reports import DecodeWork, IterationReport
+from libra_core.types.reports import EngineWork, IterationReport
 from libra_core.types.transition import Transition, TransitionOutcome
 from support.reports import iteration_report, publication_report, rollout_report, update_report
 
@@ -65,9 +65,9 @@ def step(number: int, t_iter_s: float = 8.0, *, train_s: float = 8.0) -> Iterati
     """The trainer binds: 128 trajectories of 80 tokens take it 8 s."""
     rollout = rollout_report(number, trajectories=128, prompt_tokens=3840, generated_tokens=2560, tool_tokens=3840)
     update = update_report(number, tokens=10240, forward_backward_s=train_s, optimizer_s=0.01)
-    work = DecodeWork(seconds=0.5, steps=500, tokens=2560)
+    work = EngineWork(decode_s=0.5, prefill_s=0.1, steps=500, tokens=2560)
     publication = publication_report(number + 1, total_s=0.01)
-    return iteration_report(number, rollout=rollout, update=update, publication=publication, decode=work, t_iter_s=t_iter_s)
+    return iteration_report(number, rollout=rollout, update=update, publication=publication, engines=work, t_iter_s=t_iter_s)
 
 
 def planner(session: Session, told: list[Plan] | None = None) -> Replanner:
