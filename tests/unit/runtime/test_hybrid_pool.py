@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from libra_core.config import LibraConfig
 from libra_core.elastic.membership import State
 from libra_core.planning.transition import transition
 from libra_core.runtime.hybrid_pool import HybridPool
@@ -21,16 +22,25 @@ def run(claim: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(claim())
 
 
-def pool_of(*fails: str) -> tuple[HybridPool, list[FakeWorker]]:
+def pool_of(*fails: str, config: LibraConfig = CONFIG) -> tuple[HybridPool, list[FakeWorker]]:
     workers = [
         FakeWorker(slot=slot, join_report=Join(active_from=3), fails=fails[slot] if slot < len(fails) else "")
         for slot in range(2)
     ]
-    return HybridPool(CONFIG, workers), workers  # type: ignore[arg-type]
+    return HybridPool(config, workers), workers  # type: ignore[arg-type]
 
 
 async def move(pool: HybridPool, source: Plan, target: Plan) -> TransitionOutcome:
     return await carry_out(transition(source, target), pool.perform)
+
+
+async def core_steps(pool: HybridPool, moving: "asyncio.Task[TransitionOutcome]") -> None:
+    """Steps without any replica, until the transition has ended."""
+    version = 4
+    while not moving.done():
+        await pool.note_active(version, {})
+        version += 1
+        await asyncio.sleep(0)
 
 
 def test_to_training_and_back() -> None:
@@ -40,8 +50,8 @@ def test_to_training_and_back() -> None:
         assert [worker.state for worker in workers] == ["trains", "serves"]
         assert list(pool.states().values()) == [State.ACTIVE, State.SERVING]
         leaving = asyncio.create_task(move(pool, ONE, SERVING))
-        await asyncio.sleep(0.01)
-        assert workers[0].asked
+        while not workers[0].asked:
+            await asyncio.sleep(0)
         assert not leaving.done(), "it stays until the core has finished a step without it"
         await pool.note_active(4, {})
         assert (await leaving).applied
@@ -57,8 +67,7 @@ def test_a_fault_at_any_action_to_training_leaves_everybody_serving(action: str,
     async def claim() -> None:
         pool, workers = pool_of(*([""] * slot), action)
         moving = asyncio.create_task(move(pool, SERVING, TWO))
-        await asyncio.sleep(0.01)
-        await pool.note_active(4, {})  # whoever had joined leaves again
+        await core_steps(pool, moving)  # whoever had joined leaves again
         outcome = await moving
         assert not outcome.applied
         assert outcome.plan == SERVING
@@ -77,8 +86,7 @@ def test_a_fault_at_any_action_to_serving_leaves_it_training(action: str) -> Non
         assert (await move(pool, SERVING, ONE)).applied
         workers[0].fails = action
         moving = asyncio.create_task(move(pool, ONE, SERVING))
-        await asyncio.sleep(0.01)
-        await pool.note_active(4, {})
+        await core_steps(pool, moving)
         outcome = await moving
         assert not outcome.applied
         assert (outcome.plan, outcome.not_undone) == (ONE, ())
@@ -90,7 +98,8 @@ def test_a_fault_at_any_action_to_serving_leaves_it_training(action: str) -> Non
 
 def test_a_core_that_never_finishes_a_step_makes_the_leave_fail_with_a_sentence() -> None:
     async def claim() -> None:
-        pool, workers = pool_of()
+        impatient = CONFIG.model_copy(update={"elastic": CONFIG.elastic.model_copy(update={"join_s": 0.05})})
+        pool, workers = pool_of(config=impatient)
         assert (await move(pool, SERVING, ONE)).applied
         await pool.note_active(3, {0: workers[0].joined or 0})
         outcome = await move(pool, ONE, SERVING)
@@ -116,8 +125,7 @@ def test_who_is_missing_from_a_step_without_having_asked_is_lost_and_comes_back(
         assert [worker.state for worker in workers] == ["serves", "trains"]
 
         leaving = asyncio.create_task(move(pool, ONE, SERVING))
-        await asyncio.sleep(0.01)
-        await pool.note_active(5, {})
+        await core_steps(pool, leaving)
         assert (await leaving).applied
         assert [worker.state for worker in workers] == ["serves", "serves"], "the first place is the one that trains"
 
@@ -129,7 +137,8 @@ def test_leaving_a_replica_that_dies_meanwhile_succeeds() -> None:
         pool, workers = pool_of()
         assert (await move(pool, SERVING, ONE)).applied
         leaving = asyncio.create_task(move(pool, ONE, SERVING))
-        await asyncio.sleep(0.01)
+        while not workers[0].asked:
+            await asyncio.sleep(0)
         assert await pool.note_active(9, {}) == [], "it had asked"
         assert (await leaving).applied
         assert workers[0].state == "serves"

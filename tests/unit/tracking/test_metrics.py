@@ -22,6 +22,7 @@ def test_names_are_unique_and_grouped() -> None:
         "train",
         "publication",
         "tools",
+        "elastic",
     }
 
 
