@@ -52,12 +52,14 @@ class RunMeter:
         tokens = rollout.prompt_tokens + rollout.generated_tokens + rollout.tool_tokens
         if tokens and not update.skipped:
             replicas = self._core_replicas + update.hybrid_replicas
-            work_s = update.forward_backward_s + update.logprob_s
+            work_s = update.forward_backward_s + update.logprob_s + update.hybrid_wait_s
+            account = report.account
+            between_s = account.trainer_waits_publication_s + account.trainer_other_s - update.hybrid_wait_s
             self._trainer = self._trainer.including(
                 {
                     "per_token": work_s * replicas / tokens,
                     "fixed": update.optimizer_s + update.hybrid_stall_s,
-                    "between": report.account.trainer_waits_publication_s + report.account.trainer_other_s,
+                    "between": max(0.0, between_s),
                     "trained": min(1.0, update.tokens / tokens),
                 },
                 self._decay,

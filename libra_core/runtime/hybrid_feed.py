@@ -29,7 +29,7 @@ class HybridFeed:
     def begin(self, batch_id: BatchId, version: int, active: dict[int, int]) -> None:
         """Open the step on the replicas that are in it."""
         self._report_failures()
-        self._controller.note_active.remote(version, active)
+        self._note(version, active)
         self._ranks = {key: self._ranks.get(key) or self._find(key[0]) for key in active.items()}
         self._taking_part = [rank for ranks in self._ranks.values() for rank in ranks]
         self._call("begin_step", batch_id)
@@ -43,8 +43,11 @@ class HybridFeed:
 
     def end(self, version: int, active: dict[int, int]) -> None:
         """The step is in the weights."""
-        self._controller.note_active.remote(version, active)
+        self._note(version, active)
         self._taking_part = []
+
+    def _note(self, version: int, active: dict[int, int]) -> None:
+        self._calls.append(self._controller.note_active.remote(version, active))
 
     def _find(self, slot: int) -> list[ActorHandle]:
         return ask(f"the ranks of hybrid-{slot}", self._controller.replica_ranks.remote(slot))
@@ -60,5 +63,5 @@ class HybridFeed:
             except GetTimeoutError:
                 continue
             except RayError as error:
-                logger.warning("a hybrid replica fell out of its step: %s", first_line(error))
+                logger.warning("a call about hybrid replicas failed: %s", first_line(error))
         self._calls.clear()

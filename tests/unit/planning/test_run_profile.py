@@ -20,7 +20,7 @@ from libra_core.types.profile import RunProfile
 from libra_core.types.reports import EngineWork, IterationReport
 from libra_core.types.transition import Tier, TransitionCost
 from support.planning import PlainTrainer, TableEngines
-from support.reports import iteration_report, rollout_report, update_report
+from support.reports import iteration_report, rollout_report, time_account, update_report
 
 LAW = TableEngines({1: (0.01, 0.001, 0.0, 0.0, 10_000)})
 CONFIG = validate_config(
@@ -111,3 +111,12 @@ def test_a_flip_to_training_pays_when_the_trainer_binds_and_not_when_the_fleet_d
     assert look.current.forecast.terms.binding is binds
     assert look.candidate.plan.hybrids_training == 1
     assert (look.candidate.forecast.t_iter_s < look.current.forecast.t_iter_s) is better
+
+
+def test_what_the_core_waits_for_a_slower_replica_is_work_and_not_what_lies_between_steps() -> None:
+    """2 s on the core, then 1 s for the replica: the step takes 3 s, as two replicas that need 3 s each."""
+    update = update_report(0, forward_backward_s=2.0, hybrid_replicas=1, hybrid_wait_s=1.0)
+    slow = iteration_report(0, update=update, account=time_account(trainer_other_s=1.2, trainer_waits_publication_s=0.1))
+    found = measured(slow)
+    assert found.train_s_per_token == pytest.approx(2 * 3.0 / 660)
+    assert found.between_s == pytest.approx(0.3)
