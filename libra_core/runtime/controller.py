@@ -114,7 +114,7 @@ class ClusterControllerActor:
     async def replace_engine(self, engine_id: EngineId) -> StartedEngine:
         """Kill what is left of an engine and start another in its place; raises when it does not come up."""
         owner, slot = self._owner_of(engine_id)
-        ray.kill(slot.handle, no_restart=True)
+        self._starter.kill(slot)
         self._starter.occupy(slot, EngineId(f"{_REPLACED.sub('', engine_id)}r{next(self._replacements)}"))
         try:
             engine = await self._starter.start(slot)

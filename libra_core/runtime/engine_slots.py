@@ -76,6 +76,10 @@ class EngineStarter:
             raise ResourceError(f"{slot.engine_id} did not start: {first_line(error)}") from error
         return StartedEngine(engine_id=slot.engine_id, tp=slot.tp, kv_tokens=facts.kv_tokens, handle=slot.handle)
 
+    def kill(self, slot: EngineSlot) -> None:
+        """What is left of an engine, without asking it anything."""
+        ray.kill(slot.handle, no_restart=True)
+
     async def stop(self, slot: EngineSlot) -> None:
         """End the engine and its processes; its actor is gone afterwards, however that went."""
         try:

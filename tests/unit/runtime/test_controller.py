@@ -5,13 +5,17 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from libra_core.elastic.membership import State
+from libra_core.errors import ResourceError
 from libra_core.planning.transition import transition
 from libra_core.runtime.controller import ClusterControllerActor
+from libra_core.runtime.engine_slots import EngineSlot, StartedEngine
 from libra_core.runtime.hybrid_pool import HybridPool
+from libra_core.types.ids import EngineId
 from support.hybrid_workers import CONFIG, SERVING, FakeWorker
 
 ONE, TWO = replace(SERVING, hybrids_training=1), replace(SERVING, hybrids_training=2)
@@ -97,6 +101,38 @@ def test_a_recovery_that_fails_is_told() -> None:
         await controller.settled()
         (recovery,) = await controller.recoveries()
         assert (recovery.serving_s, recovery.error) == (None, "no luck with start_engine")
+
+    run(claim)
+
+
+class BrokenStarter:
+    """No engine comes up any more."""
+
+    def kill(self, slot: EngineSlot) -> None:
+        """Nothing to kill."""
+
+    def occupy(self, slot: EngineSlot, engine_id: EngineId) -> None:
+        slot.engine_id = engine_id
+
+    async def start(self, slot: EngineSlot) -> StartedEngine:
+        raise ResourceError(f"{slot.engine_id} did not start")
+
+
+def test_a_replica_is_called_back_for_an_engine_that_cannot_be_replaced() -> None:
+    async def claim() -> None:
+        controller = Controller()
+        controller._starter = BrokenStarter()  # type: ignore[assignment]
+        place: Any = None
+        controller._slots = [EngineSlot(tp=1, placement=place, engine_id=EngineId("engine-0"), handle=None)]
+        assert await controller.flip(1)
+        await controller.step()
+        with pytest.raises(ResourceError, match="engine-0r1 did not start"):
+            await controller.replace_engine(EngineId("engine-0"))
+        while controller._tasks:
+            await controller.step()
+            await asyncio.sleep(0)
+        assert await controller.plan() == SERVING
+        assert [worker.state for worker in controller.workers] == ["serves", "serves"]
 
     run(claim)
 
