@@ -172,8 +172,9 @@ class FleetKeeper:
         )
 
     async def canary(self, token_ids: tuple[int, ...]) -> dict[EngineId, tuple[float, ...]]:
-        members = self.fleet.ordered()
-        scores = await asyncio.gather(*(member.handle.score.remote(token_ids) for member in members))
+        async with self._publication:  # else an engine could leave, and stop, while it scores
+            members = self.fleet.ordered()
+            scores = await asyncio.gather(*(member.handle.score.remote(token_ids) for member in members))
         return {member.engine_id: score for member, score in zip(members, scores, strict=True)}
 
     async def stats(self) -> list[EngineStats]:
