@@ -94,7 +94,7 @@ class LibraConfig(Section):
         for name, wrong, why in (
             ("rollout.mode = colocated", rollout.mode == "colocated", "both sides share all GPUs already"),
             ("backend.kind = simulated", self.backend.kind == "simulated", "no process runs that could change sides"),
-            ("publication.transport = broadcast", self.publication.transport == "broadcast", "its group is fixed; use file"),
+            ("weights by broadcast (publication.transport)", not self.weights_by_file, "its group is fixed; use file"),
         ):
             if wrong:
                 raise ValueError(f"elastic.hybrid_replicas = {hybrids} does not go with {name}: {why}")

@@ -23,7 +23,7 @@ def test_a_replica_takes_whole_engines() -> None:
         ({"rollout": {"engines": [{"tp": 1, "count": 2}, {"tp": 2, "count": 1}]}}, "of one tp"),
         ({"rollout": {"engines": [{"tp": 2, "count": 2}]}}, "must be whole engines"),
         ({"rollout": {"engines": [{"tp": 1, "count": 3}], "mode": "colocated"}}, "does not go with rollout.mode = colocated"),
-        ({"publication": {"transport": "broadcast"}}, "does not go with publication.transport = broadcast"),
+        ({"publication": {"transport": "broadcast"}}, "does not go with weights by broadcast"),
         ({"elastic": {}, "replanning": {"every_steps": 5}}, "nothing to move without hybrid replicas"),
     ],
 )
