@@ -19,6 +19,7 @@ from libra_core.workloads.r2e_gym.environment import R2EGymEnvironment
 from libra_core.workloads.r2e_gym.repositories import MutatedPackages
 from libra_core.workloads.r2e_gym.source import IssueSource
 from libra_core.workloads.r2e_gym.tasks import PACKAGES_FOLDER, HiddenTest, RepairTask
+from libra_core.workloads.r2e_gym.workspace import TaskFiles
 from libra_core.workloads.sandbox.host import SandboxHost, limits_of
 from libra_core.workloads.sandbox.local import find_isolation
 
@@ -102,7 +103,7 @@ def play(prepared: Path, *turns: str, episodes: int = 1, at_once: int = 1) -> Ch
     def agent(number: int) -> Reciting | ScriptedRepairer | Babbler:
         if turns:
             return Reciting(*turns)
-        return ScriptedRepairer({TASK.key: TASK})
+        return ScriptedRepairer({TASK.key: TASK}, TaskFiles(prepared))
 
     return asyncio.run(checker.run(cycle([prompt]), agent, lambda done: None))
 
@@ -127,6 +128,10 @@ def test_the_right_repair_earns_the_reward_many_times_at_once(prepared: Path) ->
         "sed -i 's/value - value/value + value/' toy/core.py; cp toy/core.py /tmp/x; ln -sf /tmp/x toy/core.py",
         "head -c 3000000 /dev/zero | tr '\\0' x > big; sed -i 's/value - value/value + value/' toy/core.py",
         "echo 'while True: pass' > toy/core.py",
+        "rm toy/core.py; mkdir -p toy/core.py/x; echo 1 > toy/core.py/x/y",
+        "rm -r toy; echo text > toy",
+        "python3 -c \"import os\nfor _ in range(1500): os.mkdir('d'); os.chdir('d')\"",
+        "python3 -c \"import os\nfor _ in range(19): os.mkdir('d' * 200); os.chdir('d' * 200)\nopen('f', 'w')\"",
     ],
 )
 def test_nothing_but_the_repair_earns_it(prepared: Path, command: str) -> None:
