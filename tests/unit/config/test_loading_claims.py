@@ -126,6 +126,35 @@ def test_every_example_loads() -> None:
         load_config(path)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["kind=dapo_math", "train_files=[a]", "heldout_prompts=5"], "heldout_prompts = 5 needs workload.heldout_files"),
+        (["train_files=[a]", "corpus=c", "heldout_prompts=5"], "heldout_prompts = 5 needs workload.heldout_files"),
+        (["kind=r2e_gym", "train_files=[a]", "heldout_files=[b]"], "heldout_prompts = 0 scores none of them"),
+        (["kind=r2e_gym", "heldout_files=[b]"], "no effect without workload.train_files"),
+        (["heldout_share=0", "heldout_prompts=5"], "heldout_share = 0 holds none out"),
+    ],
+)
+def test_an_evaluation_of_nothing_is_refused(tmp_path: Path, overrides: list[str], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        load_config(_write(tmp_path, "a.yaml", ""), [f"workload.{override}" for override in overrides])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "prompts"),
+    [
+        (["train_files=[a]", "corpus=c"], 0),
+        (["train_files=[a]", "corpus=c", "heldout_files=[b]"], 64),
+        (["heldout_files=[]"], 64),
+    ],
+)
+def test_what_is_not_held_out_is_not_scored_by_default(tmp_path: Path, overrides: list[str], prompts: int) -> None:
+    config = load_config(_write(tmp_path, "a.yaml", ""), [f"workload.{override}" for override in overrides])
+    assert config.workload.heldout_prompts == prompts
+    assert load_config(_write(tmp_path, "b.yaml", resolved_yaml(config))) == config
+
+
 def test_configuration_page_is_up_to_date() -> None:
     assert (ROOT / "docs" / "configuration.md").read_text() == configuration_markdown(), "run `make docs`"
 
