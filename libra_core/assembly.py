@@ -47,10 +47,10 @@ def _open_simulated(config: LibraConfig, run_dir: Path, report: Report) -> Sessi
 
 
 def prepare_policy(config: LibraConfig, report: Report) -> Path:
-    """The configured HF folder, or the tiny policy from the cache: warm-started for a task, else with random weights."""
+    """The configured HF folder, or the tiny policy from the cache: warm-started where that is wanted, else random."""
     if config.model.path is not None:
         return Path(config.model.path)
-    if config.workload.kind != "search_r1":
+    if config.workload.kind != "search_r1" and not config.model.warm_start.tool_steps:
         from libra_core.engines.warm_start.untaught import ensure_untaught_policy
 
         return ensure_untaught_policy(config)
