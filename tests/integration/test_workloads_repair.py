@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 from itertools import cycle
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from libra_core.config.sandbox import SandboxConfig
 from libra_core.config.workload import R2EGymConfig
+from libra_core.engines.warm_start.lessons import RepairLessons, encoded
 from libra_core.errors import ResourceError
 from libra_core.types.trajectory import Prompt
 from libra_core.workloads.chat import Chat
@@ -137,6 +139,25 @@ def test_the_right_repair_earns_the_reward_many_times_at_once(prepared: Path) ->
 def test_nothing_but_the_repair_earns_it(prepared: Path, command: str) -> None:
     report = play(prepared, bash(command), SUBMIT)
     assert (report.success, report.lost) == (0.0, 0)
+
+
+def test_lessons_hold_what_the_tools_really_answer(prepared: Path) -> None:
+    lesson = RepairLessons([TASK], TaskFiles(prepared)).draw(random.Random(0))
+    repositories = MutatedPackages(prepared, [TASK], SandboxHost(SANDBOX), test_wall_s=30.0)
+    environment = R2EGymEnvironment(CODEC, R2EGymConfig(), repositories)
+    prompt = IssueSource(Chat(CODEC), [TASK], [], seed=0).prompt(TASK)
+
+    async def answers() -> list[str]:
+        episode = await environment.reset(prompt)
+        calls = [environment.parse_call(CODEC.encode(f"{said}<|im_end|>")) for said, _ in lesson.turns]
+        said = [CODEC.decode((await episode.step(call)).token_ids) for call in calls if call is not None]
+        await episode.close()
+        return said
+
+    shown = [CODEC.decode(Chat(CODEC).tool_turn(CODEC.encode_plain(answered))) for _, answered in lesson.turns if answered]
+    assert asyncio.run(answers()) == shown
+    demonstration = encoded(lesson, CODEC, 1024)
+    assert demonstration.token_ids[: len(prompt.token_ids)] == prompt.token_ids
 
 
 def test_a_repair_without_submission_earns_nothing(prepared: Path) -> None:

@@ -44,14 +44,14 @@ class RandomSearcher:
 
 
 class ScriptedMathematician:
-    """Boxes what a program printed where there is a tool and a program is known, else the right answer."""
+    """Boxes the right answer; where there is a tool, it runs a program first and boxes the whole number that this printed."""
 
     def __init__(self, *, python: bool) -> None:
         self._python = python
 
     def say(self, prompt: Prompt, answers: Sequence[str]) -> str:
-        program = program_of(prompt.kind.rpartition("/")[2], prompt.text) if self._python else None
-        if program is not None and not answers:
+        if self._python and not answers:
+            program = program_of(prompt.kind.rpartition("/")[2], prompt.text) or f"print({prompt.answers[0]!r})"
             return f"{tool_call('python', code=program)}{_END}"
         printed = _PRINTED.search(answers[-1]) if answers else None
         return f"{boxed(printed.group(1) if printed else prompt.answers[0])}{_END}"
