@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from libra_core.config import LibraConfig
 from libra_core.errors import ResourceError
 from libra_core.types.session import SessionRef
+from libra_core.workloads.data import prepare_missing
 
 if TYPE_CHECKING:
     from libra_core.runtime.session import Connection, Session
@@ -30,6 +31,7 @@ def open_session(config: LibraConfig, run_dir: Path, report: Report) -> SessionR
     from libra_core.runtime.session import require_memory, start_session
 
     require_memory(config)
+    prepare_missing(config, report)
     folder = prepare_policy(config, report)
     check_model_folder(folder, layout=config.training.layout, engine_degrees=tuple(group.tp for group in config.rollout.engines))
     session = start_session(config, folder, run_dir, report)
