@@ -20,7 +20,7 @@ from libra_core.workloads.r2e_gym.workspace import TaskFiles
 from libra_core.workloads.sandbox.types import Outcome, SandboxResult
 from libra_core.workloads.search_r1 import tags
 from libra_core.workloads.text_codec import TextCodec
-from libra_core.workloads.tool_text import fitted
+from libra_core.workloads.tool_text import tool_tokens
 
 _STREAM = "lesson"
 """Problems apart from those of training and of reports."""
@@ -73,7 +73,7 @@ def encoded(lesson: Lesson, codec: TextCodec, max_tool_tokens: int) -> Demonstra
     loss_mask = [0] * len(token_ids)
     for said, answered in lesson.turns:
         spoken = codec.encode(f"{said}{tags.MESSAGE_END}")
-        read = chat.tool_turn(fitted(codec.encode_plain(answered), codec, max_tool_tokens)) if answered else ()
+        read = chat.tool_turn(tool_tokens(answered, codec, max_tool_tokens)) if answered else ()
         token_ids += [*spoken, *read]
         loss_mask += [1] * len(spoken) + [0] * len(read)
     return Demonstration(token_ids=tuple(token_ids), loss_mask=tuple(loss_mask))
