@@ -7,6 +7,7 @@ from vllm.config import WeightTransferConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.sampling_params import RequestOutputKind
 
+from libra_core.engines.vllm.kv_transfer import transfer_config
 from libra_core.engines.vllm.lifetime import HostProcess
 from libra_core.engines.vllm.spec import EngineSpec
 from libra_core.types.trajectory import GenerationRequest
@@ -42,6 +43,7 @@ def engine_arguments(spec: EngineSpec) -> AsyncEngineArgs:
         worker_extension_cls=f"{_WORKER_MODULE}.WorkerExtension",
         weight_transfer_config=WeightTransferConfig(backend=_BACKEND),
         additional_config=HostProcess.current(),
+        kv_transfer_config=transfer_config(spec),
         **memory,
     )
 
@@ -61,6 +63,7 @@ def sampling_parameters(request: GenerationRequest) -> SamplingParams:
         logprobs=0,
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
+        extra_args=None if request.kv_ticket is None else {"kv_transfer_params": dict(request.kv_ticket)},
     )
 
 

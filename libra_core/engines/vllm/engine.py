@@ -9,7 +9,7 @@ import pickle
 import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import psutil
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
@@ -17,6 +17,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from libra_core.engines.vllm.arguments import engine_arguments, sampling_parameters, scoring_parameters
+from libra_core.engines.vllm.kv_transfer import Ticket, offer_request, ticket_of
 from libra_core.engines.vllm.lifetime import end_processes, unlink_shared_memory
 from libra_core.engines.vllm.spec import EngineFacts, EngineSpec
 from libra_core.engines.vllm.stats import EngineCounters
@@ -97,6 +98,24 @@ class VllmEngine:
             del self._turns[request.request_id]
             self._counters.request_finished()
         return turn.finished()
+
+    async def offer_kv(self, request_id: str, token_ids: Sequence[int], version: PolicyVersion) -> Ticket | None:
+        """Make the KV of a context that is computed here loadable by another engine, which the ticket enables.
+
+        None when nothing can be handed over: no connector, other weights by now, or evicted. Waits while the engine is paused.
+        """
+        engine, transfer = self._alive(), self._spec.kv_transfer
+        if transfer is None or version != self._version:
+            return None
+        asked = offer_request(transfer.connector, token_ids, version)
+        if asked is None:
+            return ticket_of(transfer.connector, None)
+        stream = engine.generate(cast("Any", asked.prompt), asked.sampling, f"offer-{request_id}", priority=-1)
+        try:
+            *_, final = [output async for output in stream]
+        except EngineDeadError as error:
+            raise self._lose("its engine process died") from error
+        return ticket_of(transfer.connector, final.kv_transfer_params)
 
     async def partial(self, request_id: str) -> GeneratedTurn | None:
         """What a running request has sampled so far, as if it were aborted now; None when it is not running."""

@@ -48,7 +48,7 @@ def test_limits_that_cannot_be_are_refused(limits: tuple[float, ...], words: str
 
 def test_tables_that_cannot_be_are_refused() -> None:
     with pytest.raises(ConfigError, match="3 buckets need as many"):
-        CostTable(buckets=BUCKETS, step_s=(1.0,), prefill_s_per_token=(1.0,), lengths=LENGTHS)
+        CostTable(buckets=BUCKETS, step_s=(1.0,), move_s_per_token=(1.0,), lengths=LENGTHS)
     with pytest.raises(ConfigError, match="sorted lengths"):
         table_for(BUCKETS, [])
     with pytest.raises(ConfigError, match="quantiles"):
