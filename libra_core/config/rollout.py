@@ -14,16 +14,29 @@ class EngineGroupConfig(Section):
     count: int = Field(default=1, ge=1)
 
 
+KV_CONNECTORS = (
+    "shared_folder",
+    "NixlConnector",
+    "NixlPullConnector",
+    "LMCacheConnectorV1",
+    "LMCacheMPConnector",
+    "MooncakeStoreConnector",
+)
+"""Those that are known to keep the KV of policy versions apart."""
+
+
 class KvTransferConfig(Section):
     """How a trajectory that moves takes its KV along. `kv_transfer: shared_folder` is short for `kv_transfer: {connector: …}`."""
 
     connector: str | None = None
-    """`shared_folder`: through /dev/shm, between engines of one host. Otherwise a KV connector of vLLM by its name, such as
-    `NixlConnector` or `LMCacheConnectorV1`. Unset (or `off`): the target computes the context again."""
+    """`shared_folder`: through /dev/shm, between engines of one host. Otherwise a KV connector of vLLM: `NixlConnector`,
+    `NixlPullConnector`, `LMCacheConnectorV1`, `LMCacheMPConnector` or `MooncakeStoreConnector`. Unset (or `off`): the target
+    computes the context again."""
     options: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Passed on as `kv_connector_extra_config` of vLLM's connector."""
     module: str | None = None
-    """Python module of a connector that is not vLLM's."""
+    """Python module of any other connector. It must name KV by vLLM's block hashes, which are salted with the policy version, or
+    by `cache_salt`: engines would else use KV of an older policy."""
     max_mib: int = Field(default=1024, ge=16)
     """Size of the shared folder; what was saved longest ago is evicted."""
     offer_deadline_s: float = Field(default=10.0, gt=0)
@@ -43,6 +56,11 @@ class KvTransferConfig(Section):
             raise ValueError(
                 f"rollout.kv_transfer.options and .module are for connectors of vLLM or of your own, and the connector is "
                 f"{self.connector or 'unset'}; name one, or leave them out"
+            )
+        if self.connector is not None and self.connector not in KV_CONNECTORS and self.module is None:
+            raise ValueError(
+                f"rollout.kv_transfer.connector = {self.connector} is not known to keep the KV of policy versions apart; choose "
+                f"one of {', '.join(KV_CONNECTORS)}, or vouch for it by naming its module"
             )
         return self
 

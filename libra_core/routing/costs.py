@@ -21,6 +21,10 @@ class RoutingCosts(Protocol):
         """Seconds until an engine of that bucket, which holds nothing of it, can go on from this context."""
         ...
 
+    def slowdown(self, bucket: int, in_flight: float) -> float:
+        """Decode step of an engine of that bucket with so many trajectories, relative to the empty engine's."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostTable:
@@ -35,6 +39,8 @@ class CostTable:
     buckets: Buckets
     step_s: tuple[float, ...]
     """Loaded decode step per bucket."""
+    growth: tuple[float, ...]
+    """Per bucket: what one more trajectory adds to a decode step, relative to the empty engine's step."""
     move_s_per_token: tuple[float, ...]
     """Per bucket: prefill of the context there, or what a hand-over was measured to take."""
     lengths: tuple[float, ...]
@@ -44,7 +50,7 @@ class CostTable:
     """Per bucket and token."""
 
     def __post_init__(self) -> None:
-        if not len(self.step_s) == len(self.move_s_per_token) == len(self.buckets):
+        if not len(self.step_s) == len(self.growth) == len(self.move_s_per_token) == len(self.buckets):
             raise ConfigError(f"{len(self.buckets)} buckets need as many step times and prefill times; got {len(self.step_s)}")
         if not self.lengths or list(self.lengths) != sorted(self.lengths):
             raise ConfigError("a cost table needs the sorted lengths of finished trajectories")
@@ -65,6 +71,9 @@ class CostTable:
     def move_s(self, bucket: int, context_tokens: float) -> float:
         return self.move_fixed_s + self.move_s_per_token[bucket] * context_tokens
 
+    def slowdown(self, bucket: int, in_flight: float) -> float:
+        return 1.0 + self.growth[bucket] * in_flight
+
 
 _LOADED_BATCH = 32
 _LOADED_CONTEXT = 8192.0
@@ -82,6 +91,10 @@ class EngineLaw:
     def step_s(self, batch: float = _LOADED_BATCH, context_tokens: float = _LOADED_CONTEXT) -> float:
         """With that many sequences of that context each."""
         return self.a_s + batch * (self.b_s + self.c_s * context_tokens)
+
+    def growth(self, context_tokens: float = _LOADED_CONTEXT) -> float:
+        """What a sequence of that context adds to a step, relative to the empty engine's."""
+        return (self.b_s + self.c_s * context_tokens) / self.a_s
 
 
 A800_14B: dict[int, EngineLaw] = {
@@ -112,6 +125,7 @@ def table_for(
     return CostTable(
         buckets=buckets,
         step_s=tuple(law.step_s() for law in chosen),
+        growth=tuple(law.growth() for law in chosen),
         move_s_per_token=tuple(
             move_s_per_token.get(degree, law.prefill_s_per_token) for degree, law in zip(buckets.degrees, chosen, strict=True)
         ),

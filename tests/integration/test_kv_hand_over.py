@@ -15,14 +15,13 @@ from libra_core.engines.verification.remote import RemoteError, RemoteObject
 from libra_core.engines.vllm.spec import SHARED_FOLDER, EngineFacts, EngineSpec, KvTransferSpec, process_environment
 from libra_core.engines.weight_source import FileWeights
 from libra_core.errors import EngineLostError
-from libra_core.types.ids import EngineId
+from libra_core.types.ids import EngineId, PolicyVersion
 from libra_core.types.trajectory import GeneratedTurn, GenerationRequest
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 
 BLOCK = 32
 TOLERANCE = 5e-5
-LOAD = {"libra": "load"}
 _ids = iter(range(10**6))
 
 
@@ -68,6 +67,11 @@ def request(tokens: tuple[int, ...], *, ticket: Any = None, count: int = 24) -> 
         stop_token_ids=(),
         kv_ticket=ticket,
     )
+
+
+def load(version: int) -> dict[str, Any]:
+    """A ticket without an offer."""
+    return {"version": version, "parameters": {"libra": "load"}}
 
 
 def whole_blocks(tokens: tuple[int, ...]) -> tuple[int, ...]:
@@ -151,11 +155,12 @@ def test_kv_of_an_older_policy_is_neither_offered_nor_loaded(world: World) -> No
     context = prompt(4) + home.generate(prompt(4)).token_ids
     ticket = home.offer(context, old)
     assert ticket is not None
-    world.publish(weights=1, only=(1, 2))
+    new = world.publish(weights=1, only=(1, 2))
     moved = other.generate(context, ticket=ticket)
     assert (moved.cached_tokens, moved.loaded_tokens) == (0, None)
+    assert world.engines[2].generate(context, ticket=load(new)).cached_tokens == 0
     world.version -= 1
-    new = world.publish(weights=1, only=(0,))
+    assert world.publish(weights=1, only=(0,)) == new
     assert home.offer(context, old) is None
     assert home.offer(context, new) is None, "computed under the old weights"
     require_same(moved, home.generate(context))
@@ -178,6 +183,38 @@ def test_a_context_that_saw_a_publication_is_not_handed_over(world: World, recom
     assert not world.files(), "a publication removes KV of older versions"
 
 
+def test_a_ticket_may_want_its_tokens_adopted_first(world: World) -> None:
+    """As connectors do that take over whole prompts alone."""
+    version = world.publish()
+    home, other = world.engines[:2]
+    context = prompt(17) + home.generate(prompt(17)).token_ids
+    ticket = home.offer(context, version) | {"adopt_tokens": len(whole_blocks(context))}
+    moved = other.generate(context + tool_answer(2), ticket=ticket)
+    assert moved.cached_tokens == (len(context) - 1) // BLOCK * BLOCK
+    require_same(moved, home.generate(context + tool_answer(2)))
+
+
+def test_connectors_of_vllm_get_their_options_and_the_policy_version() -> None:
+    """Translation alone; none of them runs on this host."""
+    from libra_core.engines.vllm.kv_transfer import request_parameters, transfer_config
+
+    transfer = KvTransferSpec(connector="NixlConnector", options={"backends": ["UCX"]})
+    asked = transfer_config(EngineSpec(engine_id=EngineId("e"), model_path="m", kv_transfer=transfer))
+    assert asked is not None
+    assert (asked.kv_connector, asked.kv_role, asked.kv_connector_extra_config) == (
+        "NixlConnector",
+        "kv_both",
+        {"backends": ["UCX"]},
+    )
+    assert asked.kv_load_failure_policy == "recompute"
+    version, ticket = PolicyVersion(7), {"version": 7, "parameters": {"remote_host": "h"}}
+    assert request_parameters("NixlConnector", ticket, version) == {"remote_host": "h"}
+    assert request_parameters("NixlConnector", ticket, PolicyVersion(8)) is None, "a ticket of another version is void"
+    assert request_parameters("NixlConnector", ticket | {"adopt_tokens": 5}, version) is None, "for a request of its own"
+    assert request_parameters("LMCacheConnectorV1", None, version) == {"lmcache.tag.policy": "7"}
+    assert request_parameters(None, None, version) is None
+
+
 def test_damaged_kv_is_computed_again(world: World) -> None:
     version = world.publish()
     home, other = world.engines[:2]
@@ -194,8 +231,7 @@ def test_damaged_kv_is_computed_again(world: World) -> None:
 
 
 def test_missing_kv_is_computed_again(world: World) -> None:
-    world.publish()
-    moved = world.engines[1].generate(prompt(7), ticket=LOAD)
+    moved = world.engines[1].generate(prompt(7), ticket=load(world.publish()))
     assert (moved.cached_tokens, moved.loaded_tokens) == (0, None)
     require_same(moved, world.engines[0].generate(prompt(7)))
 
@@ -208,7 +244,7 @@ def test_publications_and_hand_overs_do_not_disturb_each_other(world: World) -> 
         home.generate(context, count=1)
     for _ in range(3):
         offers = [home.remote.submit("offer_kv", f"o{next(_ids)}", whole_blocks(one), version) for one in contexts]
-        loads = [other.remote.submit("generate", request(one, ticket=LOAD)) for one in contexts]
+        loads = [other.remote.submit("generate", request(one, ticket=load(version))) for one in contexts]
         version = world.publish()
         for offer in offers:
             offer.result(60)
@@ -229,6 +265,6 @@ def test_an_engine_killed_while_it_saves_costs_a_prefill(world: World) -> None:
         offering.result(60)
     except (EngineLostError, RemoteError) as error:
         print("OFFER", error)
-    moved = other.generate(context, ticket=LOAD)
+    moved = other.generate(context, ticket=load(version))
     assert moved.cached_tokens % BLOCK == 0
     require_same(moved, world.engines[2].generate(context))

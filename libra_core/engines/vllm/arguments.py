@@ -1,6 +1,7 @@
 """Libra's values in vLLM's words."""
 
 import zlib
+from typing import Any
 
 from vllm import SamplingParams
 from vllm.config import WeightTransferConfig
@@ -53,7 +54,7 @@ def _engine_seed(spec: EngineSpec) -> int:
     return zlib.crc32(f"{spec.seed}/{spec.engine_id}".encode())
 
 
-def sampling_parameters(request: GenerationRequest) -> SamplingParams:
+def sampling_parameters(request: GenerationRequest, kv_parameters: dict[str, Any] | None) -> SamplingParams:
     """Only `stop_token_ids` end a turn; the model's own end token does not."""
     return SamplingParams(
         max_tokens=request.max_new_tokens,
@@ -63,7 +64,7 @@ def sampling_parameters(request: GenerationRequest) -> SamplingParams:
         logprobs=0,
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
-        extra_args=None if request.kv_ticket is None else {"kv_transfer_params": dict(request.kv_ticket)},
+        extra_args=None if kv_parameters is None else {"kv_transfer_params": kv_parameters},
     )
 
 

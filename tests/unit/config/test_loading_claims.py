@@ -65,6 +65,13 @@ def test_options_of_a_kv_connector_go_to_vllms_own_alone(tmp_path: Path) -> None
         load_config(_write(tmp_path, "b.yaml", text.format("shared_folder")))
 
 
+def test_a_kv_connector_that_may_mix_policy_versions_needs_somebody_who_vouches_for_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="ExampleConnector is not known to keep the KV of policy versions apart"):
+        load_config(_write(tmp_path, "a.yaml", "rollout: {kv_transfer: ExampleConnector}"))
+    own = load_config(_write(tmp_path, "b.yaml", "rollout: {kv_transfer: {connector: Mine, module: my.kv}}"))
+    assert own.rollout.kv_transfer.module == "my.kv"
+
+
 @pytest.mark.parametrize("override", ["training.steps", "=3", ""])
 def test_set_without_key_and_value_is_refused(tmp_path: Path, override: str) -> None:
     with pytest.raises(ConfigError, match="--set needs key=value"):
