@@ -94,7 +94,8 @@ class KvFolder:
         return _read_file(self._path(address, rank))
 
     def make_room(self, incoming_bytes: int) -> int:
-        """Evict what was saved longest ago until so much fits; returns how much does."""
+        """Evict what was saved longest ago until so much fits; returns how much does. Engines that save at the same time may
+        overshoot the bound until the next save."""
         room = min(incoming_bytes, self._max_bytes)
         files = sorted(self._files())
         held = sum(size for _, size, _ in files)
@@ -102,7 +103,7 @@ class KvFolder:
             if held + room <= self._max_bytes:
                 break
             with suppress(OSError):
-                path.unlink()
+                os.unlink(path)
             held -= size
         return room
 
@@ -120,14 +121,14 @@ class KvFolder:
         there = (all((folder / f"{name}.{rank}").exists() for rank in range(degree)) for name in names)
         return sum(1 for _ in itertools.takewhile(bool, there))
 
-    def _files(self) -> list[tuple[int, int, Path]]:
+    def _files(self) -> list[tuple[int, int, str]]:
         """Age, size and path of every file; those that vanish meanwhile are left out."""
-        found: list[tuple[int, int, Path]] = []
+        found: list[tuple[int, int, str]] = []
         for folder, _, names in os.walk(self._root):
             for name in names:
-                path = Path(folder) / name
+                path = f"{folder}/{name}"
                 with suppress(OSError):
-                    stat = path.stat()
+                    stat = os.stat(path)
                     found.append((stat.st_mtime_ns, stat.st_size, path))
         return found
 

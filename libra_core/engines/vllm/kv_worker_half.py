@@ -3,9 +3,9 @@
 import itertools
 import logging
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,12 +19,27 @@ logger = logging.getLogger(__name__)
 _AT_ONCE = 64
 """Blocks copied to the device together."""
 _LAYER_DIMENSIONS = 4
+_WRITTEN_PER_STEP_BYTES = 32 << 20
+"""What a step of the engine may be delayed by."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Pending:
+    """A save whose blocks are copied and not all written."""
+
+    request_id: str
+    addresses: list[BlockAddress]
+    payloads: Payload
+    """`[blocks, layers, heads, bytes]`"""
+    saved_ns: int
+    written: int = 0
 
 
 class WorkerHalf:
-    """The worker's main thread owns everything but the files, which one thread writes; it reports through a queue.
+    """The worker's main thread owns everything.
 
-    Saves are copied within the step that asks for them, when the blocks are sure to be intact, and written beside later steps.
+    Saves are copied within the step that asks for them, when the blocks are sure to be intact, and written in that step and
+    the following ones. A thread for it would have to fight the engine's polling for the interpreter.
     """
 
     def __init__(self, folder: KvFolder, *, rank: int, degree: int, total_heads: int, block_size: int, version: int) -> None:
@@ -37,8 +52,8 @@ class WorkerHalf:
         """Of the weights that compute here now."""
         self._layers: list[torch.Tensor] = []
         """`[blocks, heads, block_size, channels]` each, in the model's order."""
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="libra-kv")
-        self._written: SimpleQueue[tuple[str, int]] = SimpleQueue()
+        self._pending: deque[_Pending] = deque()
+        self._saved: list[tuple[str, int]] = []
         self._failed: dict[str, int] = {}
         self._bad_blocks: set[int] = set()
 
@@ -69,22 +84,26 @@ class WorkerHalf:
     def save(self, jobs: Sequence[SaveJob]) -> None:
         for job in jobs:
             if job.blocks[0][1].version != self._version:
-                self._written.put((job.request_id, 0))
+                self._saved.append((job.request_id, 0))
                 continue
             copied = self._copy([block_id for block_id, _ in job.blocks])
-            self._writer.submit(self._write, job.request_id, [address for _, address in job.blocks], copied)
+            fitting = self._folder.make_room(copied.nbytes) // copied[0].nbytes
+            addresses = [address for _, address in job.blocks[:fitting]]
+            self._pending.append(
+                _Pending(request_id=job.request_id, addresses=addresses, payloads=copied, saved_ns=time.time_ns())
+            )
+        budget = _WRITTEN_PER_STEP_BYTES
+        while self._pending and budget > 0:
+            budget -= self._write(self._pending[0], budget)
 
     def bad_blocks(self) -> set[int]:
         bad, self._bad_blocks = self._bad_blocks, set()
         return bad
 
     def report(self) -> KvReport | None:
-        saved = [self._written.get_nowait() for _ in range(self._written.qsize())]
+        saved, self._saved = self._saved, []
         failed, self._failed = self._failed, {}
         return KvReport(saved=saved, failed=failed) if saved or failed else None
-
-    def close(self) -> None:
-        self._writer.shutdown(wait=False, cancel_futures=True)
 
     def _load(self, job: LoadJob) -> int:
         """Number of leading blocks that are in place."""
@@ -121,27 +140,31 @@ class WorkerHalf:
             values = content.view(layer.dtype).view(len(block_ids), *layer.shape[1:])
             layer[torch.tensor(block_ids, device=layer.device)] = values.to(layer.device)
 
-    def _copy(self, block_ids: list[int]) -> torch.Tensor:
+    def _copy(self, block_ids: list[int]) -> Payload:
         """`[blocks, layers, heads, bytes]`, in memory of the host."""
         first = self._layers[0]
         copied = torch.empty((len(block_ids), len(self._layers), *first.shape[1:]), dtype=first.dtype)
         index = torch.tensor(block_ids, device=first.device)
         for number, layer in enumerate(self._layers):
             copied[:, number].copy_(layer[index])
-        return copied.view(len(block_ids), len(self._layers), first.shape[1], -1).view(torch.uint8)
+        return copied.view(len(block_ids), len(self._layers), first.shape[1], -1).view(torch.uint8).numpy()
 
-    def _write(self, request_id: str, addresses: list[BlockAddress], copied: torch.Tensor) -> None:
-        """In the writer's thread. A context without its beginning is of no use, so its end is to be evicted first."""
-        count, now_ns = 0, time.time_ns()
+    def _write(self, save: _Pending, budget: int) -> int:
+        """Go on with a save; returns bytes written. A context without its beginning is of no use, so its end is evicted first."""
+        size = save.payloads[0].nbytes
+        end = min(len(save.addresses), save.written + max(1, budget // size))
+        began, ends = save.written, False
         try:
-            payloads = copied.numpy()
-            fitting = len(addresses) * self._folder.make_room(payloads.nbytes) // payloads.nbytes
-            for address, payload in zip(addresses[:fitting], payloads, strict=False):
-                if address.version != self._version:  # published meanwhile
+            for at in range(began, end):
+                if save.addresses[at].version != self._version:  # published meanwhile
+                    ends = True
                     break
-                self._folder.write(address, self._rank, payload, saved_ns=now_ns - count)
-                count += 1
-            self._folder.make_room(0)  # others may have saved meanwhile
+                self._folder.write(save.addresses[at], self._rank, save.payloads[at], saved_ns=save.saved_ns - at)
+                save.written += 1
         except OSError as error:
-            logger.warning("KV of %d of %d blocks could not be saved: %s", len(addresses) - count, len(addresses), error)
-        self._written.put((request_id, count))
+            logger.warning("KV of %d blocks could not be saved: %s", len(save.addresses) - save.written, error)
+            ends = True
+        if ends or save.written == len(save.addresses):
+            self._pending.popleft()
+            self._saved.append((save.request_id, save.written))
+        return (save.written - began) * size

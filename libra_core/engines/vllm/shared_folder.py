@@ -89,10 +89,6 @@ class SharedFolderConnector(KVConnectorBase_V1):
     def build_connector_worker_meta(self) -> KvReport | None:
         return self.worker.report()
 
-    def shutdown(self) -> None:
-        if self._worker is not None:
-            self._worker.close()
-
     def bind_gpu_block_pool(self, gpu_block_pool: "BlockPool") -> None:
         self.scheduler.use(gpu_block_pool)
 
