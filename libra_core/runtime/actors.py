@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from libra_core.runtime.placement import Whereabouts, free_port, whereabouts
@@ -35,6 +35,9 @@ class EngineActor:
 
     async def generate(self, request: GenerationRequest) -> GeneratedTurn:
         return await self._engine.generate(request)
+
+    async def offer_kv(self, request_id: str, token_ids: tuple[int, ...], version: PolicyVersion) -> "Mapping[str, Any] | None":
+        return await self._engine.offer_kv(request_id, token_ids, version)
 
     async def update_weights(
         self, source: "WeightSource", version: PolicyVersion, in_flight: Literal["keep", "abort"], recompute_kv: bool
