@@ -12,7 +12,7 @@ from libra_core.planning.experience import CostBook, ErrorBook
 from libra_core.planning.joint_search import plan_resources
 from libra_core.planning.lengths import LengthTable
 from libra_core.planning.placement import most_engines
-from libra_core.planning.problem import Cluster
+from libra_core.planning.problem import Cluster, PlanningProblem
 from libra_core.planning.proposals import choose, flips, forecast_of
 from libra_core.planning.training_tree import Cuts, shape_of
 from libra_core.simulation.study.beliefs import NO_CORRECTION, Factors, costs_of, length_table_of, problem
@@ -64,12 +64,12 @@ class Replanner:
         if world.version % self.study.replan_every or len(world.plan.rollout.engines) > 1:
             return
         lengths, running = self._lengths(world), self._running or self.start.candidate
-        asked = problem(self.study, self.system, lengths, active=world.plan, correction=self._correction)
+        asked = self._asked(world, lengths)
         bench = open_bench(asked, Cuts())
         current = forecast_of(bench, world.plan, running)
         if self.system.corrects:
             self._correction = self._corrected(world, current)
-            asked = problem(self.study, self.system, lengths, active=world.plan, correction=self._correction)
+            asked = self._asked(world, lengths)
             bench = open_bench(asked, Cuts())
             current = forecast_of(bench, world.plan, running)
         self._compare_with_forecast(world, current)
@@ -85,15 +85,17 @@ class Replanner:
                 forecast_error=0.01 if self.system.lengths_known else self._errors.error,
             )
             for candidate in candidates
-            if len(candidate.plan.rollout.engines) == 1
         ]
-        decision = choose(looks, self._policy(), self._past) if looks else None
-        if decision is None:
-            return
+        decision = choose(looks, self._policy(), self._past)
         self.ledger.append(decision)
         self._past = self._past.after(decision)
         if decision.verdict is Verdict.SWITCH:
             self._switch(world, decision, book)
+
+    def _asked(self, world: World, lengths: LengthTable) -> PlanningProblem:
+        """No look proposes a mixed fleet, so none is searched for."""
+        asked = problem(self.study, self.system, lengths, active=world.plan, correction=self._correction)
+        return replace(asked, router=None)
 
     def _switch(self, world: World, decision: Decision, book: CostBook) -> None:
         target = decision.candidate
