@@ -189,16 +189,17 @@ class World:
     def _pace_trainer(self) -> None:
         pace, trainer = self.state.pace[0], self.truth.trainer
         layout = at_work(self.plan)[0]
-        flops = trainer.flops(layout.num_gpus, layout.tp, self._bubble_share(layout))
+        tokens = float(self.trajectories.total_tokens.mean()) * self.pacing.batch
+        flops = trainer.flops(layout.num_gpus, layout.tp, bubble_share(layout, tokens))
         pace.flops = flops / (trainer.streamed_time if self.pacing.streamed else 1.0)
 
-    def _bubble_share(self, layout: TrainLayout) -> float:
-        """1F1B: (pp-1)/(m+pp-1) with the micro-batches of a mean batch."""
-        if layout.pp == 1:
-            return 0.0
-        tokens = float(self.trajectories.total_tokens.mean()) * self.pacing.batch
-        micro = max(1.0, tokens / layout.dp / layout.micro_batch_tokens)
-        return (layout.pp - 1) / (micro + layout.pp - 1)
+
+def bubble_share(layout: TrainLayout, tokens: float) -> float:
+    """1F1B: (pp-1)/(m+pp-1) with the micro-batches of a batch of `tokens`."""
+    if layout.pp == 1:
+        return 0.0
+    micro = max(1.0, tokens / layout.dp / layout.micro_batch_tokens)
+    return (layout.pp - 1) / (micro + layout.pp - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,9 @@ def advance(s: State, e: int) -> None:
         slope = engine.c_s * engine.running
         tokens = 2 * waited / (math.sqrt(step * step + 2 * slope * waited) + step)
         engine.decoded += tokens
+        engine.decode_steps += tokens
+        engine.decode_tokens += tokens * engine.running
+        engine.decode_context += tokens * (engine.context + tokens * engine.running / 2)
         engine.context += tokens * engine.running
         engine.decode_s += waited
     engine.clock_s = now_s

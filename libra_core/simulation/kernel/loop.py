@@ -223,6 +223,7 @@ def open_engine(s: State, e: int, ready_s: float) -> None:
     opened.pause_end_s = opened.clock_s
     opened.decoded = opened.context = opened.promised = opened.prefixes = 0.0
     opened.decode_s = opened.prefilled_s = opened.reprefilled_s = 0.0
+    opened.decode_steps = opened.decode_tokens = opened.decode_context = 0.0
     opened.running = opened.bound = 0
     opened.oldest = opened.newest = opened.first = opened.last = NOBODY
     run.room = 1

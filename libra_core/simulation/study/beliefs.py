@@ -83,10 +83,10 @@ class Factors:
     decode: float = 1.0
     train: float = 1.0
 
-    def times(self, decode: float, train: float) -> "Factors":
+    def bounded(self) -> "Factors":
         """Never beyond a factor of three, whatever was measured."""
-        bounded = (min(max(value, 1 / _FARTHEST), _FARTHEST) for value in (self.decode * decode, self.train * train))
-        return Factors(decode=next(bounded), train=next(bounded))
+        decode, train = (min(max(value, 1 / _FARTHEST), _FARTHEST) for value in (self.decode, self.train))
+        return Factors(decode=decode, train=train)
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,11 +133,16 @@ class Replanner:
         return length_table_of(world.trajectories.rows(low, high), age)
 
     def _corrected(self, world: World, current: Candidate) -> Factors:
-        """Training time and the latency of the slowest trajectory are what a run measures of the two sides at any load."""
+        """Measured training time, and the engines' decode time over what the believed law makes of the steps they counted."""
         steps = world.state.steps[max(0, world.version - self.study.replan_every) : world.version]
-        train = float(steps.train_s.mean()) / current.forecast.t_train_s
-        slowest = float(steps.longest_s.mean()) / current.forecast.slowest_trajectory_s
-        return self._correction.times(decode=slowest, train=train)
+        train = self._correction.train * float(steps.train_s.mean()) / current.forecast.t_train_s
+        engines = world.state.engines[world.alive()]
+        believed_s = 0.0
+        for engine in engines:
+            law = costs_of(self.study)[0].engines.coefficients(int(engine.tp))
+            believed_s += law.a_s * engine.decode_steps + law.b_s * engine.decode_tokens + law.c_s * engine.decode_context
+        decode = float(engines.decode_s.sum()) / believed_s if believed_s > 0 else self._correction.decode
+        return Factors(decode=decode, train=train).bounded()
 
     def _compare_with_forecast(self, world: World, current: Candidate) -> None:
         if self._seen_version:
