@@ -6,7 +6,6 @@ For `lam` trajectories a second and engine, Little's law gives the decode batch
 on `lam` alone, so it is tabulated once a degree and interpolated for all splits, modes and iteration times.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -89,6 +88,8 @@ class LatencyCurve:
     rate: Floats
     slowest_of_batch: Floats
     slowest_of_group: Floats
+    spread_of_group: Floats
+    """What `group_spread_s` says of the slowest of a group."""
     landed: Floats
     """`[rates, LANDED]` latencies within which so many of the groups are complete."""
 
@@ -97,6 +98,9 @@ class LatencyCurve:
 
     def of_group(self, rate: Floats) -> Floats:
         return np.interp(rate, self.rate, self.slowest_of_group)
+
+    def group_spread_s(self, rate: Floats) -> Floats:
+        return np.interp(rate, self.rate, self.spread_of_group)
 
     def backlog_s(self, rate: Floats, work_s: Floats) -> Floats:
         """What `backlog_s` says of a batch whose trajectories arrive at `rate`; all `[n]`."""
@@ -143,8 +147,9 @@ def latency_curve(law: EngineLaw, lengths: LengthTable, regime: Regime) -> Laten
     return LatencyCurve(
         law=law,
         rate=rate,
-        slowest_of_batch=_expected_maximum(sorted_latencies, shares, regime.batch),
-        slowest_of_group=_expected_maximum(sorted_latencies, shares, regime.group_size),
+        slowest_of_batch=_expected_value(sorted_latencies, shares, regime.batch),
+        slowest_of_group=_expected_value(sorted_latencies, shares, regime.group_size),
+        spread_of_group=_spread(sorted_latencies, shares, regime.group_size),
         landed=_landed(sorted_latencies, shares, regime.group_size),
     )
 
@@ -164,15 +169,25 @@ def landed_s(values: Floats, weight: Floats, group: int) -> Floats:
     return _landed(ordered, shares, group)[0]
 
 
+def group_spread_s(values: Floats, weight: Floats, group: int) -> float:
+    """Width of the uniform law with the variance of the slowest of `group` draws from values `[n]` with shares `[n]`."""
+    return float(_spread(*_sorted(values[None, :], weight), group)[0])
+
+
+def _spread(ordered: Floats, upto: Floats, group: int) -> Floats:
+    mean = _expected_value(ordered, upto, group)
+    away = ordered - mean[:, None]
+    return np.sqrt(12.0 * np.maximum(_expected_value(away * away, upto, group), 0.0))
+
+
 def _landed(ordered: Floats, upto: Floats, group: int) -> Floats:
     rows = [np.minimum((upto < share ** (1.0 / group)).sum(axis=1), upto.shape[1] - 1) for share in LANDED]
     return np.stack([np.take_along_axis(ordered, row[:, None], axis=1)[:, 0] for row in rows], axis=1)
 
 
-def expected_maxima(values: Floats, weight: Floats, draws: Sequence[int]) -> list[float]:
-    """E[max] of so many independent draws, each, from values `[n]` with shares `weight` `[n]`."""
-    ordered, shares = _sorted(values[None, :], weight)
-    return [float(_expected_maximum(ordered, shares, count)[0]) for count in draws]
+def expected_maximum(values: Floats, weight: Floats, draws: int) -> float:
+    """E[max] of so many independent draws from values `[n]` with shares `weight` `[n]`."""
+    return float(_expected_value(*_sorted(values[None, :], weight), draws)[0])
 
 
 def _sorted(values: Floats, weight: Floats) -> tuple[Floats, Floats]:
@@ -182,10 +197,11 @@ def _sorted(values: Floats, weight: Floats) -> tuple[Floats, Floats]:
     return np.take_along_axis(values, order, axis=1), np.minimum(np.cumsum(weight[order], axis=1), 1.0)
 
 
-def _expected_maximum(ordered: Floats, upto: Floats, draws: int) -> Floats:
+def _expected_value(of_ordered: Floats, upto: Floats, draws: int) -> Floats:
+    """Mean of a function of the largest of so many draws, whose values at the ordered outcomes are given; all `[rates, n]`."""
     chance = upto**draws
     chance[:, -1] = 1.0
-    return ordered[:, 0] * chance[:, 0] + np.einsum("ij,ij->i", ordered[:, 1:], np.diff(chance, axis=1))
+    return of_ordered[:, 0] * chance[:, 0] + np.einsum("ij,ij->i", of_ordered[:, 1:], np.diff(chance, axis=1))
 
 
 def _closed_loop_batch(law: EngineLaw, most: float) -> float:

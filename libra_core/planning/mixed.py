@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from libra_core.costs.api import EngineLimits, RequestTable, StepCoefficients
 from libra_core.planning.confusion import RouterSkill
-from libra_core.planning.latency import EngineLaw, backlog_s, engine_law, expected_maxima, landed_s
+from libra_core.planning.latency import EngineLaw, backlog_s, engine_law, expected_maximum, group_spread_s, landed_s
 from libra_core.planning.lengths import LengthTable
-from libra_core.planning.objective import Paces, combine
+from libra_core.planning.objective import Paces, Slowest, combine
 from libra_core.planning.problem import EngineCosts, Regime
 from libra_core.planning.rollout_partition import IntervalCost, Partition
 from libra_core.types.forecast import Terms
@@ -129,12 +129,16 @@ def _judged(classes: Sequence[FleetClass], pace: Paces, regime: Regime, windows:
     """`windows`: seconds within which the arrivals of an iteration meet the slowest trajectory, and an average group."""
     met, mean = (_latencies(classes, regime, window) for window in windows)
     weights = np.concatenate([item.lengths.weight * item.share for item in classes])
-    (of_batch,), (of_group,) = expected_maxima(met, weights, [regime.batch]), expected_maxima(mean, weights, [regime.group_size])
+    latency = Slowest(
+        of_batch=np.array([expected_maximum(met, weights, regime.batch)]),
+        of_group=np.array([expected_maximum(mean, weights, regime.group_size)]),
+        group_spread=np.array([group_spread_s(mean, weights, regime.group_size)]),
+    )
     if regime.staleness == 0:
         landed = landed_s(met, weights, regime.group_size)
-        pace = pace.with_backlog(backlog_s(pace.streamed_s, np.array([of_batch]), landed[None, :]))
-    slowest, group = combine(np.array([of_batch]), np.array([of_group]), pace, regime)
-    return _Judged(float(slowest[0]), float(group[0]), of_batch)
+        pace = pace.with_backlog(backlog_s(pace.streamed_s, latency.of_batch, landed[None, :]))
+    slowest, group = combine(latency, pace, regime)
+    return _Judged(float(slowest[0]), float(group[0]), float(latency.of_batch[0]))
 
 
 def _latencies(classes: Sequence[FleetClass], regime: Regime, window_s: float) -> Floats:
@@ -158,7 +162,7 @@ def _burst_window_s(classes: Sequence[FleetClass], regime: Regime) -> float:
     weights = np.concatenate([item.lengths.weight * item.share for item in classes])
 
     def slowest(window_s: float) -> float:
-        return expected_maxima(_latencies(classes, regime, window_s), weights, [regime.batch])[0]
+        return expected_maximum(_latencies(classes, regime, window_s), weights, regime.batch)
 
     low, high = 1e-3, slowest(1e-3)
     for _ in range(_BISECTIONS):

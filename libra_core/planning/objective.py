@@ -2,14 +2,17 @@
 
 ```
 A  T_train                                   B  K/E · engine seconds per trajectory + publication
-C  (E[max of K] L(T) + R + publication) / (η + 1 + X)        D  (E[max of G] L(T) + R + publication) / (η + 1/2)
+C  (E[max of K] L(T) + R + publication) / (η + 1 + X)
+D  (E[Y] + R + publication + T·w) / (η + 1),  Y = max of G of L(T),  w = min(1, √12·sd(Y)/T) / 2
 ```
 R is what is left to train when the last group lands. L falls when T grows, so each candidate has exactly one fixed point.
 Colocated: the engines pause while the trainer works; T = T_train + max(B, C) with C = E[max of K] L / (η + 1).
 
 D counts groups: of the η + 1 batches in flight one is complete when a step starts, so with the groups' latency Y and
-`t = T - R - publication`, `Σ over k ≥ 0 of P(Y > t + k·T) = η`; by the midpoint rule the sum is `(E[Y] - t)/T + 1/2`. With η = 0
-that is C, and D only L of a group, R and publication.
+`t = T - R - publication`, `Σ over k ≥ 0 of P(Y > t + k·T) ≤ η`. The sum is the mean of (Y - t)/T rounded up. For Y uniform over a
+width W it is `(E[Y] - t)/T + w` with `w = min(1, W/T)/2`: a wide group waits half a step for the others, equal ones do not wait
+(`tests/unit/planning/test_objective.py` compares with the sum). W of other laws is that of their variance. With η = 0 the sum is
+C, and D only L of a group, R and publication.
 
 The load that L is computed at: groups are admitted with a new version, so the η + 1 batches that the oldest trajectory meets all
 arrive before the last R of its time, `lam = K/(E·(T - publication - R/(η + 1 + X)))`. With η = 0 all K start together and X
@@ -38,7 +41,7 @@ ERROR = 0.08
 _GROUPS_LEFT = 3
 """Groups still to train when the last one of a streamed step lands."""
 _HALF = 0.5
-"""Of a step, that a group waits for the others of its batch."""
+"""Of a step, that a group waits for the others when groups spread over more than a step."""
 _BISECTIONS = 48
 
 
@@ -201,12 +204,34 @@ def _window_steps(regime: Regime) -> int:
     return regime.staleness + 1 + (regime.age_slack if regime.staleness else 0)
 
 
-def combine(latency_of_batch: Floats, latency_of_group: Floats, pace: Paces, regime: Regime) -> tuple[Floats, Floats]:
-    """C and D from the two expected maxima."""
-    slowest = (latency_of_batch + pace.left_s + pace.publication_s) / _window_steps(regime)
-    group = (latency_of_group + pace.left_s + pace.publication_s) / (regime.staleness + (_HALF if regime.staleness else 1.0))
-    alternating = latency_of_batch / (regime.staleness + 1) + pace.train_s
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slowest:
+    """Expected seconds of the slowest trajectory of a batch and of a group, and the group's spread; all arrays `[n]`."""
+
+    of_batch: Floats
+    of_group: Floats
+    group_spread: Floats
+    """Width W of the uniform law with the group's variance."""
+
+
+def combine(latency: Slowest, pace: Paces, regime: Regime) -> tuple[Floats, Floats]:
+    """C and D."""
+    after = pace.left_s + pace.publication_s
+    slowest = (latency.of_batch + after) / _window_steps(regime)
+    group = group_term(latency.of_group + after, latency.group_spread, regime.staleness)
+    alternating = latency.of_batch / (regime.staleness + 1) + pace.train_s
     return np.where(pace.colocated, alternating, slowest), np.where(pace.colocated, 0.0, group)
+
+
+def group_term(mean_s: Floats, spread_s: Floats, staleness: int) -> Floats:
+    """D: the least T at which groups that take `mean_s` from admission to the next step, uniform over `spread_s`, keep up; `[n]`.
+
+    Whether W is below T or above, D is the lesser of its two forms.
+    """
+    if staleness == 0:
+        return mean_s
+    narrow = (mean_s + _HALF * spread_s) / (staleness + 1)
+    return np.minimum(narrow, mean_s / (staleness + _HALF))
 
 
 def _fleet_s(options: Options, curves: Mapping[int, LatencyCurve], regime: Regime) -> Floats:
@@ -221,12 +246,14 @@ def _latency_terms(
 ) -> tuple[Floats, Floats, Floats]:
     """C, D and E[max of K] L at the arrival rates that the slowest trajectory and an average group meet."""
     met, mean = rates
-    of_batch, of_group, backlog = np.zeros(len(options)), np.zeros(len(options)), np.zeros(len(options))
+    of_batch, of_group, spread, backlog = (np.zeros(len(options)) for _ in range(4))
     for tp, rows in _by_degree(options):
         of_batch[rows], of_group[rows] = curves[tp].of_batch(met[rows]), curves[tp].of_group(mean[rows])
+        spread[rows] = curves[tp].group_spread_s(mean[rows])
         if regime.staleness == 0:
             backlog[rows] = curves[tp].backlog_s(met[rows], pace.streamed_s[rows])
-    slowest, group = combine(of_batch, of_group, pace.with_backlog(backlog), regime)
+    latency = Slowest(of_batch=of_batch, of_group=of_group, group_spread=spread)
+    slowest, group = combine(latency, pace.with_backlog(backlog), regime)
     return slowest, group, of_batch
 
 

@@ -1,6 +1,7 @@
 """How much slower the planner's choice is than the best plan of a grid, in an event simulation of its own.
 
-    python tests/benchmarks/plan_regret.py [--cells 500] [--seeds 1] [--group NAME] [--costs table|evaluator] [--json]
+    python tests/benchmarks/plan_regret.py [--cells 500] [--seeds 1] [--first-seed 11] [--group NAME]
+        [--costs table|evaluator] [--json]
 
 A cell is a workload, a scale of its lengths, a batch, a staleness and a kind of step. Four groups, each printed for itself:
 plain; age slack X = 1; colocated offered beside it; mixed fleets offered, whose router errs as in `ROUTERS`. The grid holds every
@@ -94,9 +95,9 @@ def key_of_plan(candidate: Candidate) -> tuple[object, ...]:
     return candidate.mode is Mode.COLOCATED, candidate.plan.train.num_gpus, candidate.plan.rollout.engines
 
 
-def score(cell: Cell, engines: EngineCosts, seeds: int) -> dict[str, object]:
+def score(cell: Cell, engines: EngineCosts, seeds: range) -> dict[str, object]:
     asked = problem_of(cell, engines)
-    truth = Truth.of(cell, range(11, 11 + seeds))
+    truth = Truth.of(cell, seeds)
     grid = homogeneous(asked) + (mixed(asked) if cell.router else [])
     times = {key_of(tried): truth.iteration_s(tried) for tried in grid}
     found = plan_resources(asked).best
@@ -145,7 +146,8 @@ def summaries(rows: list[dict[str, object]]) -> dict[str, dict[str, object]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", type=int, default=500, help="at most so many, evenly over the list")
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=1, help="a plan's time is the mean over so many")
+    parser.add_argument("--first-seed", type=int, default=11)
     parser.add_argument("--group", choices=GROUPS, help="only this group")
     parser.add_argument("--costs", choices=("table", "evaluator"), default="table")
     parser.add_argument("--json", action="store_true")
@@ -155,13 +157,15 @@ def main() -> None:
         engines = RolloutCosts(load_device("a800_sxm_80"), load_model("qwen3_14b"))
     every = [cell for cell in cells() if arguments.group in (None, cell.group)]
     chosen = [every[index] for index in np.unique(np.linspace(0, len(every) - 1, min(arguments.cells, len(every))).astype(int))]
+    seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     rows = []
     for number, cell in enumerate(chosen):
         started = time.time()
-        rows.append(score(cell, engines, arguments.seeds))
+        rows.append(score(cell, engines, seeds))
         told = {name: value for name, value in rows[-1].items() if name != "times"}
         print(f"{number + 1}/{len(chosen)} {time.time() - started:.1f} s {told}", file=sys.stderr)
-    found = {"costs": arguments.costs, "groups": summaries(rows), "machine": f"{platform.machine()}, {os.cpu_count()} cores"}
+    machine = f"{platform.machine()}, {os.cpu_count()} cores"
+    found = {"costs": arguments.costs, "seeds": [*seeds], "groups": summaries(rows), "machine": machine}
     print(json.dumps(found | {"rows": rows}) if arguments.json else json.dumps(found, indent=2))
 
 

@@ -72,10 +72,6 @@ def test_streaming_and_two_bounds_gain_over_the_best_static_split() -> None:
     assert libra.staleness_mean <= static.staleness_mean + 0.1
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="term D has groups wait half a step; without any spread none do, so a streamed step is taken, which costs 5 %",
-)
 def test_short_uniform_trajectories_leave_libra_next_to_nothing_to_gain() -> None:
     """No tail, no drift, no tools: the best static split is all there is, and Libra costs under 1 %."""
     study = small(staleness=1, steps=16, groups_per_step=16)

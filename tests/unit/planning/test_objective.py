@@ -1,15 +1,18 @@
 """The vectorised objective against the formula of `spikes/simulation/formula.py`, written out once more for one candidate."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from libra_core.planning.candidates import Bench, Choice, open_bench, options_of
-from libra_core.planning.latency import backlog_s, expected_maxima
+from libra_core.planning.latency import backlog_s, expected_maximum
 from libra_core.planning.lengths import LengthTable
-from libra_core.planning.objective import Solution, solve
+from libra_core.planning.objective import Solution, group_term, solve
 from libra_core.planning.problem import PlanningProblem, Regime
 from libra_core.planning.training_tree import Cuts, TrainLeaf
 from libra_core.types.forecast import Mode
@@ -56,7 +59,7 @@ def written_out(lengths: LengthTable, regime: Regime, one: Choice) -> float:
         return slow * ((a + (b + c * ctx) * B) * lengths.generated_tokens + prefill) + lengths.tool_s
 
     def largest(values: np.ndarray, draws: int) -> float:
-        return expected_maxima(values, w, [draws])[0]
+        return expected_maximum(values, w, draws)
 
     if eta == 0:
         window = bisected(lambda at: largest(latencies(at), K), 1e-3, 1e6)
@@ -69,10 +72,18 @@ def written_out(lengths: LengthTable, regime: Regime, one: Choice) -> float:
 
     def bound(T: float) -> float:
         slowest = largest(latencies(T - PUBLICATION_S - left / (eta + 1 + X)), K) + left + PUBLICATION_S
-        group = largest(latencies(T - PUBLICATION_S), regime.group_size) + left + PUBLICATION_S
-        return max(slowest / (eta + 1 + X), group / (eta + 0.5))
+        groups = latencies(T - PUBLICATION_S)
+        group, width = largest(groups, regime.group_size) + left + PUBLICATION_S, spread(groups, w, regime.group_size)
+        kept_up = (group + width / 2) / (eta + 1)
+        return max(slowest / (eta + 1 + X), kept_up if width <= kept_up else group / (eta + 0.5))
 
     return max(fleet, train, bisected(bound, max(fleet, train), 1e6))
+
+
+def spread(values: np.ndarray, weight: np.ndarray, draws: int) -> float:
+    order = np.argsort(values)
+    chance = np.diff(np.minimum(np.cumsum(weight[order]), 1.0) ** draws, prepend=0.0)
+    return math.sqrt(12 * np.cov(values[order], aweights=chance, ddof=0))
 
 
 def bisected(bound: Callable[[float], float], low: float, high: float) -> float:
@@ -154,8 +165,31 @@ def test_in_flight_bound_caps_the_slots() -> None:
     assert bench.curves[8].law.slots == 32
 
 
+@given(
+    mean=st.floats(5.0, 400.0),
+    width=st.floats(0.0, 1.0).map(lambda share: 1.9 * share),
+    staleness=st.integers(1, 4),
+)
+def test_group_term_is_the_least_step_at_which_enough_groups_are_complete(mean: float, width: float, staleness: int) -> None:
+    """Against the sum itself: one batch of the η + 1 in flight is complete when a step starts."""
+    taken = mean * (1 + width * (np.arange(4001) / 4000 - 0.5))
+    found = float(group_term(np.array([mean]), np.array([width * mean]), staleness)[0])
+
+    def incomplete(step: float) -> float:
+        return float(np.mean(np.maximum(np.ceil(taken / step - 1.0), 0.0)))
+
+    assert incomplete(found * 1.002) <= staleness + 0.002
+    assert incomplete(found * 0.998) > staleness - 0.002
+
+
+def test_groups_of_one_latency_do_not_wait_for_each_other() -> None:
+    equal, wide = (float(group_term(np.array([100.0]), np.array([spread]), 1)[0]) for spread in (0.0, 500.0))
+    assert (equal, wide) == (50.0, pytest.approx(100 / 1.5))
+
+
 def test_expected_maximum_of_two_coins() -> None:
-    assert expected_maxima(np.array([0.0, 1.0]), np.array([0.5, 0.5]), [1, 2]) == pytest.approx([0.5, 0.75])
+    means = [expected_maximum(np.array([0.0, 1.0]), np.array([0.5, 0.5]), draws) for draws in (1, 2)]
+    assert means == pytest.approx([0.5, 0.75])
 
 
 def test_latency_never_falls_with_the_load() -> None:
