@@ -105,7 +105,7 @@ def _micro_batches(problem: PlanningProblem, shape: TrainingShape, load: Trainin
     if load.num_sequences < shape.dp:
         cuts.add("a trajectory per replica", _name(shape), f"{load.num_sequences} trajectories for {shape.dp} replicas")
         return
-    load = _of_fullest_replica(load, shape.dp)
+    load = of_fullest_replica(load, shape.dp)
     fit = problem.costs.trainer.shape_fit(shape)
     if not fit.fits:
         cuts.add("model and topology", _name(shape), fit.reason)
@@ -125,7 +125,7 @@ def _micro_batches(problem: PlanningProblem, shape: TrainingShape, load: Trainin
         yield _leaf(sized, estimate)
 
 
-def _of_fullest_replica(load: TrainingLoad, dp: int) -> TrainingLoad:
+def of_fullest_replica(load: TrainingLoad, dp: int) -> TrainingLoad:
     """The trainer deals whole trajectories out, to the replica with the least tokens; where dp does not divide their number, the
     step takes as long as the replicas that have one more."""
     uneven = -(-load.num_sequences // dp) * dp / load.num_sequences
