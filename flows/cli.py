@@ -152,7 +152,7 @@ def compare(
 @app.command()
 @in_sentences
 def whatif(
-    source: Annotated[Path, typer.Argument(help="Folder that `libra compare` wrote, or a study's YAML file.")],
+    source: Annotated[Path, typer.Argument(help="Folder of a study or of a training run, or a study's YAML file.")],
     gpus: Annotated[str, typer.Option(help="48, a list 16,32,64, or a range 8..256.")] = "8..256",
     system: Annotated[str, typer.Option(help="A system of the study.")] = "libra",
     workload: Annotated[str, typer.Option(help="A workload of the study; the first one unless named.")] = "",
@@ -165,7 +165,7 @@ def whatif(
     overrides: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Replay a study's trajectories on other clusters: tokens/s and hours by GPUs, the knee, the cheapest that meets a goal."""
+    """Replay a study or a run on other clusters: tokens/s and hours by GPUs, the knee, the cheapest that meets a goal."""
     from flows.whatif import WhatIfParameters, run_whatif
 
     given = {"source": source, "gpus": gpus, "system": system, "workload": workload, "overrides": overrides or []}

@@ -285,7 +285,13 @@ def _world(config: LibraConfig) -> World:
         train=TrainLayout(tp=layout.tp, pp=layout.pp, dp=layout.dp, micro_batch_tokens=config.training.micro_batch_tokens),
         rollout=RolloutLayout(engines=tuple((group.tp, group.count) for group in rollout.engines)),
     )
-    pacing = Pacing(
+    return World(truth, _work(config), pacing_of(config), plan)
+
+
+def pacing_of(config: LibraConfig) -> Pacing:
+    """How a run with this configuration is driven."""
+    rollout = config.rollout
+    return Pacing(
         batch=rollout.groups_per_step * rollout.group_size,
         group_size=rollout.group_size,
         staleness=rollout.staleness,
@@ -296,7 +302,6 @@ def _world(config: LibraConfig) -> World:
         most_running=rollout.max_num_seqs,
         chunk_tokens=config.simulation.chunk_tokens,
     )
-    return World(truth, _work(config), pacing, plan)
 
 
 def _work(config: LibraConfig) -> Trajectories:

@@ -22,6 +22,7 @@ from libra_core.simulation.workload.trajectories import Floats, Trajectories, re
 from libra_core.simulation.world import NO_CAP, Pacing, World
 from libra_core.types.decision import Decision
 from libra_core.types.forecast import Mode
+from libra_core.types.plan import Plan
 
 _HISTORY_SEED, _HINDSIGHT_SEED = 990_000, 980_000
 _HISTORY_STEPS, _HISTORY_GROUPS, _HINDSIGHT_STEPS = 8, 16, 24
@@ -127,11 +128,16 @@ def drive(world: World, controller: Controller, steps: int, skipped: int) -> Met
 
 def plan_text(start: Start) -> str:
     """`32 = tp4 dp8 | 2 x tp8, streamed`."""
-    train = start.plan.train
-    shape = " ".join(f"{name}{value}" for name, value in (("tp", train.tp), ("pp", train.pp), ("dp", train.dp)) if value > 1)
-    engines = ", ".join(f"{count} x tp{tp}" for tp, count in start.plan.rollout.engines)
     kinds = (", streamed" if start.streamed else "") + (", in turns" if start.candidate.mode is Mode.COLOCATED else "")
-    return f"{train.num_gpus} = {shape} | {engines}{kinds}"
+    return layout_text(start.plan) + kinds
+
+
+def layout_text(plan: Plan) -> str:
+    """`32 = tp4 dp8 | 2 x tp8`."""
+    train = plan.train
+    shape = " ".join(f"{name}{value}" for name, value in (("tp", train.tp), ("pp", train.pp), ("dp", train.dp)) if value > 1)
+    engines = ", ".join(f"{count} x tp{tp}" for tp, count in plan.rollout.engines)
+    return f"{train.num_gpus} = {shape or 'tp1'} | {engines}"
 
 
 def _controller(study: StudyConfig, system: SystemConfig, start: Start, truth: Truth, lengths: LengthTable) -> Controller:
