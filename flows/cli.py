@@ -134,6 +134,7 @@ def compare(
     seeds: Annotated[int | None, typer.Option(min=1, help="Paired seeds.")] = None,
     steps: Annotated[int | None, typer.Option(min=8, help="Optimizer steps of each run.")] = None,
     staleness: Annotated[int | None, typer.Option(min=0, help="The bound η, the same for all.")] = None,
+    sweeps: Annotated[str, typer.Option(help="Only these sweeps of the study; none for none.")] = "",
     overrides: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -144,6 +145,7 @@ def compare(
     chosen = {
         "systems": [name for name in systems.split(",") if name],
         "workloads": [name for name in workloads.split(",") if name],
+        "sweeps": [name for name in sweeps.split(",") if name],
     }
     given = {"study": str(study), "seeds": seeds, "steps": steps, "staleness": staleness, "overrides": overrides or []}
     run_compare(CompareParameters.model_validate(given | chosen), as_json=as_json)

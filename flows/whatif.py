@@ -15,12 +15,12 @@ from flows.output import json_output
 from libra_core.config.loading import load_config
 from libra_core.errors import ConfigError
 from libra_core.planning.history_file import read_history
-from libra_core.simulation.study.config import StudyConfig, load_study, load_systems
+from libra_core.simulation.study.config import StudyConfig, load_laws, load_study, load_systems
 from libra_core.simulation.study.recorded import recorded_run, replay_on
 from libra_core.simulation.study.run import layout_text
 from libra_core.simulation.study.whatif import Curve, Goal, replay, replay_run, sizes_of
 from libra_core.simulation.tables import checked
-from libra_core.simulation.workload.laws import WorkloadLaw, load_law
+from libra_core.simulation.workload.laws import WorkloadLaw
 from libra_core.tracking.jsonl import read_metrics
 from libra_core.tracking.lengths import FILE_NAME as LENGTHS
 
@@ -124,7 +124,7 @@ def source_study(parameters: WhatIfParameters) -> StudyConfig:
 
 
 def _law(study: StudyConfig, name: str) -> WorkloadLaw:
-    laws = {law.name: law for law in (load_law(study.path(path)) for path in study.workloads)}
+    laws = load_laws(study)
     if name and name not in laws:
         raise ConfigError(f"the study has no workload {name!r}; there are {', '.join(laws)}")
     return laws[name] if name else next(iter(laws.values()))

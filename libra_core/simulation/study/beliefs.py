@@ -143,6 +143,11 @@ def _costs(device_name: str, model_name: str, node: int, truth_path: str | None,
 
 
 NO_CORRECTION = Factors()
+_MODES = {
+    "asynchronous": (Mode.ASYNCHRONOUS,),
+    "colocated": (Mode.COLOCATED,),
+    "either": (Mode.ASYNCHRONOUS, Mode.COLOCATED),
+}
 
 
 def problem(
@@ -157,7 +162,6 @@ def problem(
     if correction != NO_CORRECTION:
         scaled = Scaled(costs.engines, costs.trainer, correction)
         costs = Costs(engines=scaled, trainer=scaled, moving=costs.moving)
-    colocated = system.mode == "colocated"
     return PlanningProblem(
         cluster=Cluster(num_gpus=study.gpus, gpus_per_node=study.gpus_per_node),
         model=shape,
@@ -168,7 +172,7 @@ def problem(
             age_slack=system.age_slack,
             kv_fill=system.kv_fill or 1.0,
             streamed=(False, True) if system.streamed else (False,),
-            modes=(Mode.COLOCATED,) if colocated else (Mode.ASYNCHRONOUS,),
+            modes=_MODES[system.mode],
         ),
         lengths=lengths,
         costs=costs,

@@ -1,5 +1,6 @@
 """Who changes the plan of a running world, and when."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -52,6 +53,8 @@ class Replanner:
     start: Start
     truth: TransitionTruth
     ledger: list[Decision] = field(default_factory=list[Decision])
+    look_s: list[float] = field(default_factory=list[float])
+    """CPU time of each look that planned."""
     _past: PastLooks = field(default_factory=PastLooks)
     _errors: ErrorBook = field(default_factory=ErrorBook)
     _costs: CostBook | None = None
@@ -63,6 +66,7 @@ class Replanner:
     def look(self, world: World) -> None:
         if world.version % self.study.replan_every or len(world.plan.rollout.engines) > 1:
             return
+        began = time.process_time()
         lengths, running = self._lengths(world), self._running or self.start.candidate
         asked = self._asked(world, lengths)
         bench = open_bench(asked, Cuts())
@@ -87,15 +91,16 @@ class Replanner:
             for candidate in candidates
         ]
         decision = choose(looks, self._policy(), self._past)
+        self.look_s.append(time.process_time() - began)
         self.ledger.append(decision)
         self._past = self._past.after(decision)
         if decision.verdict is Verdict.SWITCH:
             self._switch(world, decision, book)
 
     def _asked(self, world: World, lengths: LengthTable) -> PlanningProblem:
-        """No look proposes a mixed fleet, so none is searched for."""
+        """No look proposes a mixed fleet or the other mode, so neither is searched for."""
         asked = problem(self.study, self.system, lengths, active=world.plan, correction=self._correction)
-        return replace(asked, router=None)
+        return replace(asked, router=None, regime=replace(asked.regime, modes=(self.start.candidate.mode,)))
 
     def _switch(self, world: World, decision: Decision, book: CostBook) -> None:
         target = decision.candidate

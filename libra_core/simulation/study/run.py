@@ -41,18 +41,24 @@ class Outcome:
     decisions: tuple[Decision, ...]
     first_plan: str
     cpu_s: float
+    plan_cpu_s: float
+    """Of one planning: of the first, and of every look that searched."""
+    route_us: float
+    """CPU time of one routing decision; nan without a router."""
 
 
 def run_system(study: StudyConfig, name: str, system: SystemConfig, law: WorkloadLaw, seed: int) -> Outcome:
-    """Deterministic but for `cpu_s`."""
+    """Deterministic but for the CPU times."""
     began = time.process_time()
     truth = truth_of(study, system)
     history = initial_history(study, law)
     lengths = length_table_of(history)
+    started = time.process_time()
     start = _hindsight(study, system, law, truth) if system.split == "hindsight" else first_plan(study, system, lengths)
+    planned_s = [time.process_time() - started]
     work = workload(study, law, study.steps, seed)
     world = open_world(study, system, start, truth, work)
-    world.router = router_for(system.router, start.plan, work, history, truth)
+    world.router = router = router_for(system.router, start.plan, work, history, truth)
     controller = _controller(study, system, start, truth, lengths)
     meter = drive(world, controller, study.steps, study.skipped_steps)
     return Outcome(
@@ -65,6 +71,8 @@ def run_system(study: StudyConfig, name: str, system: SystemConfig, law: Workloa
         decisions=tuple(controller.ledger) if isinstance(controller, Replanner) else (),
         first_plan=plan_text(start),
         cpu_s=time.process_time() - began,
+        plan_cpu_s=float(np.mean(planned_s + (controller.look_s if isinstance(controller, Replanner) else []))),
+        route_us=math.nan if router is None else router.decision_us(),
     )
 
 
