@@ -190,7 +190,7 @@ class World:
         pace, trainer = self.state.pace[0], self.truth.trainer
         layout = at_work(self.plan)[0]
         tokens = float(self.trajectories.total_tokens.mean()) * self.pacing.batch
-        flops = trainer.flops(layout.num_gpus, layout.tp, bubble_share(layout, tokens))
+        flops = trainer.flops(layout.num_gpus, layout.tp, bubble_share(layout, tokens), batch=self.pacing.batch)
         pace.flops = flops / (trainer.streamed_time if self.pacing.streamed else 1.0)
 
 

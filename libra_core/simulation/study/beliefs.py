@@ -72,7 +72,7 @@ class BelievedTrainer:
         trainer = self.truth.trainer
         linear, pairs = trainer.flop_coefficients()
         work = linear * (load.tokens + trainer.fixed_tokens * load.num_sequences) + pairs * load.squared_tokens
-        seconds = work / trainer.flops(shape.num_gpus, shape.tp, found.bubble_share) + trainer.fixed_s
+        seconds = work / trainer.flops(shape.num_gpus, shape.tp, found.bubble_share, batch=load.num_sequences) + trainer.fixed_s
         return replace(found, t_train_s=seconds if found.fit.fits else found.t_train_s)
 
 

@@ -39,7 +39,7 @@ def _least_seconds(study: StudyConfig, truth: Truth, work: Trajectories, slowdow
     linear, pairs = truth.trainer.flop_coefficients()
     flop = float((linear * work.total_tokens + pairs * work.total_tokens**2).sum()) * slowdown / truth.trainer.tp_time[1]
     train_gpus = np.linspace(0.02, 0.98, _SPLITS) * study.gpus
-    train_s = [flop / truth.trainer.flops(int(np.ceil(gpus)), 1) * np.ceil(gpus) / gpus for gpus in train_gpus]
+    train_s = [flop / truth.trainer.flops(int(np.ceil(gpus)), 1, batch=study.batch) * np.ceil(gpus) / gpus for gpus in train_gpus]
     best = min(_engine_gpu_seconds(law, work) * tp for tp, law in truth.engines.items())
     rollout_s = best / (study.gpus - train_gpus)
     steps, publication = len(work) / study.batch, truth.publication
