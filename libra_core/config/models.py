@@ -46,6 +46,12 @@ class LibraConfig(Section):
         asked = self.training.streamed
         return self.rollout.mode == "asynchronous" if asked is None else asked
 
+    @property
+    def weights_by_file(self) -> bool:
+        """Whether new weights travel as a file in this host's shared memory."""
+        transport = self.publication.transport
+        return self.backend.ray_address == "local" if transport == "auto" else transport == "file"
+
     @model_validator(mode="after")
     def _a_limit_per_bucket(self) -> "LibraConfig":
         buckets = len({group.tp for group in self.rollout.engines})

@@ -93,8 +93,9 @@ class TrainingConfig(Section):
 class PublicationConfig(Section):
     """How new weights reach the engines."""
 
-    transport: Literal["file", "broadcast"] = "file"
-    """`file`: one safetensors file per version in shared memory (one host). `broadcast`: a process group (many hosts)."""
+    transport: Literal["auto", "file", "broadcast"] = "auto"
+    """`file`: one safetensors file per version in shared memory (one host). `broadcast`: a process group (many hosts).
+    `auto`: `file` with a Ray of our own, `broadcast` on a cluster that is joined."""
     order: Literal["together", "rolling"] = "together"
     """All engines swap at once, or one after another, so that the others go on generating."""
     in_flight: Literal["keep", "abort"] = "keep"

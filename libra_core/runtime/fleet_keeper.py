@@ -134,15 +134,14 @@ class FleetKeeper:
             return
         member = member_of(started)
         async with self._publication:
-            if self._config.publication.transport == "broadcast" and self._last_order is not None:
+            if not self._config.weights_by_file and self._last_order is not None:
                 self._waiting.append(member)
             elif self._last_order is None or await self._load(member, self._last_order) is not None:
                 self.fleet.add(member)
 
     async def _load_all(self, members: list[EngineMember], order: PublicationOrder) -> list[EnginePublication | None]:
         """A broadcast needs all engines at once, whatever the configured order."""
-        publication = self._config.publication
-        if publication.order == "rolling" and publication.transport == "file":
+        if self._config.publication.order == "rolling" and self._config.weights_by_file:
             return [await self._load(member, order) for member in members]
         return list(await asyncio.gather(*(self._load(member, order) for member in members)))
 

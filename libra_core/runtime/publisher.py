@@ -43,8 +43,7 @@ class WeightPublisher:
             ResourceError: no engine took the weights.
         """
         start_s = time.monotonic()
-        by_file = self._config.publication.transport == "file"
-        size, transfer_s, engines = self._by_file(version) if by_file else self._by_broadcast(version)
+        size, transfer_s, engines = self._by_file(version) if self._config.weights_by_file else self._by_broadcast(version)
         if not engines:
             raise ResourceError(f"no engine took policy version {version}; look into the run folder's logs")
         error = self._canary_error(version) if self._config.publication.canary else math.nan

@@ -3,6 +3,7 @@
 import logging
 import shutil
 import signal
+import socket
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 NAMESPACE_PREFIX = "libra-"
 _OBJECT_STORE_BYTES = 512 << 20
+_KNOCK_S = 10.0
 
 
 def temp_folder(namespace: str) -> Path:
@@ -51,11 +53,26 @@ def join(address: str, namespace: str) -> None:
     """Connect to a running cluster; raises `ResourceError` when nothing answers there."""
     if ray.is_initialized():
         return
+    _knock(address)
     with _own_signals():
         try:
             ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise ResourceError(f"no Ray cluster answers at {address}: {error}; check backend.ray_address") from error
+
+
+def _knock(address: str) -> None:
+    """Ray itself tries for minutes where nothing listens. Addresses other than host:port are left to it."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or "/" in address:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_S).close()
+    except (OSError, OverflowError) as error:
+        raise ResourceError(
+            f"no Ray cluster answers at {address} within {_KNOCK_S:.0f} s ({error}); "
+            "is it running, and is backend.ray_address right?"
+        ) from error
 
 
 def leave(namespace: str, logs_to: Path) -> None:
