@@ -12,19 +12,17 @@ from rich.table import Table
 
 from flows.console import make_board
 from flows.output import json_output
+from flows.whatif_run import RUN_CONFIG, read_run
 from libra_core.config.loading import load_config
 from libra_core.errors import ConfigError
-from libra_core.planning.history_file import read_history
 from libra_core.simulation.study.config import StudyConfig, load_laws, load_study, load_systems
-from libra_core.simulation.study.recorded import recorded_run, replay_on
+from libra_core.simulation.study.recorded import replay_on
 from libra_core.simulation.study.run import layout_text
 from libra_core.simulation.study.whatif import Curve, Goal, replay, replay_run, sizes_of
 from libra_core.simulation.tables import checked
 from libra_core.simulation.workload.laws import WorkloadLaw
-from libra_core.tracking.jsonl import read_metrics
-from libra_core.tracking.lengths import FILE_NAME as LENGTHS
 
-RESULTS, RUN_CONFIG = "results.json", "config.yaml"
+RESULTS = "results.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +93,7 @@ def _of_run(parameters: WhatIfParameters, sizes: Sequence[int], goal: Goal, repo
     if parameters.workload:
         raise ConfigError(f"--workload {parameters.workload}: a run replays its own trajectories; leave it out")
     folder = parameters.source
-    if not (folder / LENGTHS).is_file():
-        raise ConfigError(f"{folder} holds no {LENGTHS}, so its trajectories cannot be replayed; name a run that wrote one")
-    before, after = (load_config(folder / RUN_CONFIG, overrides) for overrides in ([], parameters.overrides))
-    run = recorded_run(before, read_metrics(folder), read_history(folder / LENGTHS))
+    run, after = read_run(folder), load_config(folder / RUN_CONFIG, parameters.overrides)
     replayed = replay_on(run, run.plan).summary(run.plan.num_gpus).t_iter_s
     check = Check(recorded_t_iter_s=run.t_iter_s, replayed_t_iter_s=replayed)
     facts = {"run": str(folder), "plan": layout_text(run.plan), "laws": list(run.laws), "overrides": parameters.overrides}

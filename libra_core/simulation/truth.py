@@ -12,7 +12,6 @@ from pydantic import Field
 from libra_core.config.base import Section
 from libra_core.simulation.tables import load_table
 
-
 _LOSS_BATCH = 256
 
 

@@ -14,9 +14,7 @@ from typing import Any
 import numpy as np
 
 from libra_core.config import LibraConfig
-from libra_core.costs.api import ModelFacts, load_model
 from libra_core.errors import ConfigError
-from libra_core.planning.run_costs import run_costs
 from libra_core.simulation.backend import pacing_of
 from libra_core.simulation.study.controllers import Static
 from libra_core.simulation.study.run import drive
@@ -60,8 +58,11 @@ class RecordedRun:
         )
 
 
-def recorded_run(config: LibraConfig, rows: Sequence[Row], records: Sequence[LengthRecord]) -> RecordedRun:
-    """From the configuration, the metrics and the length log of a run. Raises `ConfigError` when they are too few."""
+def recorded_run(
+    config: LibraConfig, rows: Sequence[Row], records: Sequence[LengthRecord], engines: Mapping[int, EngineTruth]
+) -> RecordedRun:
+    """From the configuration, the metrics and the length log of a run; `engines` are laws by degree up to a common factor, which
+    a simulated run does not need. Raises `ConfigError` when steps or records are too few."""
     rollout = config.rollout
     batch = rollout.groups_per_step * rollout.group_size
     steps = min(len(records) // batch, len(rows))
@@ -74,7 +75,7 @@ def recorded_run(config: LibraConfig, rows: Sequence[Row], records: Sequence[Len
     counted = rows[first:end]
     run = RecordedRun(
         config=config,
-        truth=load_truth(config.simulation.truth) if config.backend.kind == "simulated" else _measured(config, counted, records),
+        truth=load_truth(config.simulation.truth) if config.backend.kind == "simulated" else _measured(config, counted, engines),
         work=from_records(records[: steps * batch], rollout.group_size),
         steps=steps,
         counted=(first, end),
@@ -107,14 +108,14 @@ def plans_on(run: RecordedRun, gpus: int, config: LibraConfig) -> list[Plan]:
     ]
 
 
-def _measured(config: LibraConfig, rows: Sequence[Row], records: Sequence[LengthRecord]) -> Truth:
+def _measured(config: LibraConfig, rows: Sequence[Row], engines: Mapping[int, EngineTruth]) -> Truth:
     layout = config.training.layout
     total = sum(row["rollout/prompt_tokens"] + row["rollout/generated_tokens"] + row["rollout/tool_tokens"] for row in rows)
     busy_s = sum(row["train/forward_backward_s"] + row["train/logprob_s"] for row in rows)
     waits_s = fmean(row["account/trainer_waits_publication_s"] for row in rows)
     return Truth(
         name=config.run.name,
-        engines={group.tp: _engine(config, group.tp, records) for group in config.rollout.engines},
+        engines=dict(engines),
         trainer=TrainerTruth(
             parameters=1,
             attention_width=0,
@@ -131,38 +132,6 @@ def _measured(config: LibraConfig, rows: Sequence[Row], records: Sequence[Length
             recompute_kv=config.publication.recompute_kv,
         ),
         transitions=TransitionTruth(engine_start_s=0, trainer_rebuild_s=0, hybrid_engine_s=0, hybrid_trainer_s=0),
-    )
-
-
-def _engine(config: LibraConfig, tp: int, records: Sequence[LengthRecord]) -> EngineTruth:
-    costs = run_costs(config, _model(config)).engines
-    law = costs.coefficients(tp)
-    prefills = sum(len(record.generated_tokens) for record in records)
-    arriving = sum(record.prompt_tokens + sum(record.tool_tokens) for record in records) / max(prefills, 1)
-    return EngineTruth(
-        a_s=law.a_s,
-        b_s=law.b_s,
-        c_s=law.c_s,
-        prefill_s=law.prefill_b_s_per_token + law.prefill_a_s / max(arriving, 1.0),
-        prefill_pair_s=law.prefill_c_s_per_token2,
-        kv_tokens=costs.kv_tokens(tp),
-    )
-
-
-def _model(config: LibraConfig) -> ModelFacts:
-    if config.model.path is not None:
-        return load_model(config.model.path)
-    tiny = config.model.tiny
-    return ModelFacts(
-        name="tiny",
-        num_layers=tiny.num_layers,
-        hidden_size=tiny.hidden_size,
-        num_heads=tiny.num_heads,
-        num_kv_heads=tiny.num_kv_heads,
-        head_dim=tiny.hidden_size // tiny.num_heads,
-        ffn_size=tiny.ffn_size,
-        vocab_size=tiny.vocab_size,
-        tied_embeddings=True,
     )
 
 
