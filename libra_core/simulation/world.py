@@ -31,6 +31,8 @@ from libra_core.simulation.truth import Truth
 from libra_core.simulation.workload.trajectories import Trajectories
 from libra_core.types.plan import Plan, TrainLayout
 
+MOST_RUNNING = 256
+"""Sequences of one engine's step, unless a run says otherwise; vLLM's usual `max_num_seqs`."""
 NO_CAP = 1e9
 """As `kv_fill`: everything is bound at once."""
 
@@ -46,7 +48,7 @@ class Pacing:
     streamed: bool = False
     colocated: bool = False
     kv_fill: float = 0.7
-    most_running: int = 256
+    most_running: int = MOST_RUNNING
     chunk_tokens: int = 2048
     """Tokens that one engine step prefills at most (vLLM's `max_num_batched_tokens`)."""
     most_calls_first: bool = False

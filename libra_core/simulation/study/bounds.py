@@ -12,10 +12,9 @@ from libra_core.simulation.study.beliefs import length_table_of, problem
 from libra_core.simulation.study.config import StudyConfig, SystemConfig
 from libra_core.simulation.truth import EngineTruth, Truth
 from libra_core.simulation.workload.trajectories import Trajectories
-from libra_core.simulation.world import bubble_share
+from libra_core.simulation.world import MOST_RUNNING, bubble_share
 
 _SPLITS = 400
-_MOST_RUNNING = 256
 
 
 def fluid_tokens_per_s(study: StudyConfig, truth: Truth, work: Trajectories, blocks: int = 10) -> float:
@@ -52,7 +51,7 @@ def _engine_gpu_seconds(law: EngineTruth, work: Trajectories) -> float:
     before, arriving = work.contexts()
     decode_context = float((work.generated * (before + arriving + work.generated / 2)).sum())
     generated = float(work.generated.sum())
-    batch = max(1.0, min(float(_MOST_RUNNING), law.kv_tokens / (decode_context / generated)))
+    batch = max(1.0, min(float(MOST_RUNNING), law.kv_tokens / (decode_context / generated)))
     decode = generated * (law.a_s / batch + law.b_s) + law.c_s * decode_context
     prefill = law.prefill_s * arriving + law.prefill_pair_s * arriving * (before + arriving / 2)
     return decode + float(prefill.sum())

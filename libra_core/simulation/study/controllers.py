@@ -27,8 +27,6 @@ from libra_core.types.plan import Plan, RolloutLayout
 from libra_core.types.transition import Tier, TransitionCost
 
 HISTORY_STEPS = 8
-LONGEST_TOKENS = 40960
-"""Of a trajectory; memory is checked for it."""
 
 
 class Controller(Protocol):
@@ -246,12 +244,13 @@ class IdleRatio:
         cluster = Cluster(num_gpus=self.study.gpus, gpus_per_node=self.study.gpus_per_node)
         ((tp, _),) = plan.rollout.engines
         ladder: dict[int, Plan] = {}
+        asked = problem(self.study, self.system, self.lengths)
+        load = self.lengths.training_load(self.study.batch, asked.regime.longest_tokens)
         for dp in range(1, self.study.gpus // plan.train.replica_gpus):
             layout = replace(plan.train, dp=dp)
             engines = most_engines(cluster, layout, tp)
             fits = shape_of(layout)
-            load = self.lengths.training_load(self.study.batch, LONGEST_TOKENS)
-            if engines and costs_of(self.study)[0].trainer.estimate(fits, load).fit.fits:
+            if engines and asked.costs.trainer.estimate(fits, load).fit.fits:
                 ladder[layout.num_gpus] = Plan(train=layout, rollout=RolloutLayout(engines=((tp, engines),)))
         ladder[plan.train.num_gpus] = plan
         return ladder
