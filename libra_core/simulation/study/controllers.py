@@ -187,13 +187,17 @@ class IdleRatio:
     lengths: LengthTable
     tolerance: float = 0.10
     patience: int = 8
+    """Looks for which a direction is left alone after a move that did not help, and twice as many after each further one."""
+    looks_apart: int = 2
+    """In the study's looks at the plan: five steps are too noisy to judge a move by."""
     _seen: tuple[int, float, float] = (0, 0.0, 0.0)
     _before: tuple[Plan, float] | None = None
     _blocked: dict[int, int] = field(default_factory=dict[int, int])
+    _failed: dict[int, int] = field(default_factory=dict[int, int])
     _ladder: dict[int, Plan] = field(default_factory=dict[int, Plan])
 
     def look(self, world: World) -> None:
-        if world.version % self.study.replan_every:
+        if world.version % (self.looks_apart * self.study.replan_every):
             return
         version, then_s, then_starved = self._seen
         account = world.fleet_account()
@@ -202,9 +206,10 @@ class IdleRatio:
         if not version:
             return
         t_iter = (world.now_s - then_s) / (world.version - version)
-        if self._before is not None and self._took_back(world, t_iter):
-            return
         steps = world.state.steps[version : world.version]
+        each_s = (world.now_s - then_s) / float(steps.generated.sum())
+        if self._before is not None and self._took_back(world, each_s):
+            return
         trainer_idle = float(steps.waited_s.sum()) / (world.now_s - then_s)
         fleet_idle = (starved - then_starved) / ((world.now_s - then_s) * world.plan.rollout.num_gpus)
         direction = 1 if fleet_idle - trainer_idle > self.tolerance else -1 if trainer_idle - fleet_idle > self.tolerance else 0
@@ -214,18 +219,20 @@ class IdleRatio:
         gain = t_iter * abs(fleet_idle - trainer_idle) / 2
         engine_s, trainer_s = self.truth.hybrid_engine_s, self.truth.hybrid_trainer_s
         if gain * (self.study.steps - world.version) > max(engine_s, trainer_s):
-            self._before = (world.plan, t_iter)
+            self._before = (world.plan, each_s)
             world.apply(target, engine_s=engine_s, trainer_s=trainer_s)
 
-    def _took_back(self, world: World, t_iter: float) -> bool:
-        """A move that made the iteration longer is undone."""
+    def _took_back(self, world: World, each_s: float) -> bool:
+        """A move that made a generated token dearer is undone; per token, or lengths that drift would hide it."""
         assert self._before is not None
         plan, before_s = self._before
         self._before = None
-        if t_iter <= before_s * 1.02:
+        if each_s <= before_s * 1.02:
             return False
         direction = 1 if world.plan.train.num_gpus > plan.train.num_gpus else -1
-        self._blocked[direction] = world.version + self.patience * self.study.replan_every
+        self._failed[direction] = self._failed.get(direction, 0) + 1
+        wait = self.patience * 2 ** (self._failed[direction] - 1)
+        self._blocked[direction] = world.version + wait * self.study.replan_every
         world.apply(plan, engine_s=self.truth.hybrid_engine_s, trainer_s=self.truth.hybrid_trainer_s)
         return True
 
