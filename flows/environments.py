@@ -18,8 +18,9 @@ from libra_core.config.loading import validate_config
 from libra_core.errors import ConfigError
 
 WORKLOADS: Final = ("search_r1", "r2e_gym", "dapo_math", "synthetic")
+_TURNS_OF_AGENTS: Final = 12
+"""At least so many, whatever a run allows its policy: the random and the garbage agent should meet every tool."""
 AGENTS: Final = ("scripted", "random", "garbage")
-_MAX_TURNS: Final = 12
 
 
 def workload_config(workload: str, overrides: list[str]) -> LibraConfig:
@@ -56,9 +57,9 @@ def _check(config: LibraConfig, agent: str, episodes: int, at_once: int) -> dict
     plan = CheckPlan(
         episodes=episodes,
         at_once=at_once,
-        max_turns=_MAX_TURNS,
-        tool_deadline_s=max(config.rollout.tool_deadline_s, 60.0),
-        score_deadline_s=config.rollout.score_deadline_s * 4,
+        max_turns=max(config.rollout.max_turns, _TURNS_OF_AGENTS),
+        tool_deadline_s=config.rollout.tool_deadline_s,
+        score_deadline_s=config.rollout.score_deadline_s,
     )
     with tempfile.TemporaryDirectory() as folder:
         write_byte_model(Path(folder))

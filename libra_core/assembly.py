@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from libra_core.config import LibraConfig
 from libra_core.errors import ResourceError
 from libra_core.types.session import SessionRef
+from libra_core.workloads.data import prepare_missing
 
 if TYPE_CHECKING:
     from libra_core.runtime.session import Connection, Session
@@ -30,6 +31,7 @@ def open_session(config: LibraConfig, run_dir: Path, report: Report) -> SessionR
     from libra_core.runtime.session import require_memory, start_session
 
     require_memory(config)
+    prepare_missing(config, report)
     folder = prepare_policy(config, report)
     check_model_folder(folder, layout=config.training.layout, engine_degrees=tuple(group.tp for group in config.rollout.engines))
     session = start_session(config, folder, run_dir, report)
@@ -47,10 +49,10 @@ def _open_simulated(config: LibraConfig, run_dir: Path, report: Report) -> Sessi
 
 
 def prepare_policy(config: LibraConfig, report: Report) -> Path:
-    """The configured HF folder, or the tiny policy from the cache: warm-started for a task, else with random weights."""
+    """The configured HF folder, or the tiny policy from the cache: warm-started where that is wanted, else random."""
     if config.model.path is not None:
         return Path(config.model.path)
-    if config.workload.kind != "search_r1":
+    if config.workload.kind != "search_r1" and not config.model.warm_start.tool_steps:
         from libra_core.engines.warm_start.untaught import ensure_untaught_policy
 
         return ensure_untaught_policy(config)

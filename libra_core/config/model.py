@@ -27,6 +27,8 @@ class WarmStartConfig(Section):
     """Steps on correct demonstrations."""
     mixed_steps: int = Field(default=40, ge=0)
     """Steps on demonstrations of mixed quality, which set the base success rate."""
+    tool_steps: int = Field(default=0, ge=0)
+    """Steps of imitating the scripted agent of `r2e_gym` or `dapo_math`; 0 starts those from random weights."""
     batch_size: int = Field(default=16, ge=1)
     learning_rate: float = Field(default=1e-2, gt=0)
     """Peak of Adam's, for embeddings and norms."""

@@ -1,6 +1,6 @@
 """Rollout: the fleet, how trajectories are sampled, and how far they may lag behind the trainer."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,6 +12,57 @@ class EngineGroupConfig(Section):
 
     tp: int = Field(default=1, ge=1)
     count: int = Field(default=1, ge=1)
+
+
+KV_CONNECTORS = (
+    "shared_folder",
+    "NixlConnector",
+    "NixlPullConnector",
+    "LMCacheConnectorV1",
+    "LMCacheMPConnector",
+    "MooncakeStoreConnector",
+)
+"""Those that are known to keep the KV of policy versions apart."""
+
+
+class KvTransferConfig(Section):
+    """How a trajectory that moves takes its KV along. `kv_transfer: shared_folder` is short for `kv_transfer: {connector: …}`."""
+
+    connector: str | None = None
+    """`shared_folder`: through /dev/shm, between engines of one host. Otherwise a KV connector of vLLM: `NixlConnector`,
+    `NixlPullConnector`, `LMCacheConnectorV1`, `LMCacheMPConnector` or `MooncakeStoreConnector`. Unset (or `off`): the target
+    computes the context again."""
+    options: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Passed on as `kv_connector_extra_config` of vLLM's connector."""
+    module: str | None = None
+    """Python module of any other connector. It must name KV by vLLM's block hashes, which are salted with the policy version, or
+    by `cache_salt`: engines would else use KV of an older policy."""
+    max_mib: int = Field(default=1024, ge=16)
+    """Size of the shared folder; what was saved longest ago is evicted."""
+    offer_deadline_s: float = Field(default=10.0, gt=0)
+    """The target computes the context again when the engine before has not handed it over within this time."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_alone(cls, value: Any) -> Any:
+        """YAML reads a bare `off` as false."""
+        if value in (False, "off"):
+            return {}
+        return {"connector": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _options_have_a_reader(self) -> "KvTransferConfig":
+        if self.connector in (None, "shared_folder") and (self.options or self.module):
+            raise ValueError(
+                f"rollout.kv_transfer.options and .module are for connectors of vLLM or of your own, and the connector is "
+                f"{self.connector or 'unset'}; name one, or leave them out"
+            )
+        if self.connector is not None and self.connector not in KV_CONNECTORS and self.module is None:
+            raise ValueError(
+                f"rollout.kv_transfer.connector = {self.connector} is not known to keep the KV of policy versions apart; choose "
+                f"one of {', '.join(KV_CONNECTORS)}, or vouch for it by naming its module"
+            )
+        return self
 
 
 class RolloutConfig(Section):
@@ -50,6 +101,7 @@ class RolloutConfig(Section):
     block_size: int = Field(default=32, ge=16)
     """KV block in tokens, the granularity of the prefix cache; a multiple of 32 on CPU."""
     enforce_eager: bool = True
+    kv_transfer: KvTransferConfig = KvTransferConfig()
     turn_deadline_s: float = Field(default=120.0, gt=0)
     """An engine that returns no turn within this time counts as lost."""
     tool_deadline_s: float = Field(default=20.0, gt=0)

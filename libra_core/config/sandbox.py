@@ -16,6 +16,8 @@ class SandboxConfig(Section):
     """Run commands even where nothing can isolate them: they see the host's files and network."""
     container: Literal["docker", "podman"] = "docker"
     """Runs instances that name an image."""
+    container_start_s: float = Field(default=300.0, gt=0)
+    """Deadline of starting a container, fetching its image included."""
     open_at_once: int = Field(default=64, ge=1)
     """Trajectories with a sandbox at the same time; more wait before their first turn."""
     commands_at_once: int = Field(default=8, ge=1)

@@ -1,6 +1,6 @@
 """Workloads: what is asked, which tools answer, how it is scored."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -24,7 +24,7 @@ class SearchR1Config(Section):
     heldout_share: float = Field(default=0.2, ge=0, lt=1)
     """Share of the real facts never seen in the warm start."""
     heldout_prompts: int = Field(default=64, ge=0)
-    """Held-out questions scored at the end of a run; 0 scores none."""
+    """Held-out questions scored at the end of a run; 0 scores none, and is the default where none are held out."""
     train_files: tuple[str, ...] = ()
     """Questions as Search-R1, NQ or HotpotQA publish them: parquet, JSONL or JSON, also gzipped."""
     heldout_files: tuple[str, ...] = ()
@@ -45,6 +45,14 @@ class SearchR1Config(Section):
     format_reward: float = Field(default=0.0, ge=0, le=1)
     """For a wrong answer in the right tags."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _scores_none_where_none_are_held_out(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        files_alone = bool(values.get("train_files")) and not values.get("heldout_files")
+        return {"heldout_prompts": 0, **values} if files_alone or values.get("heldout_share") == 0 else values
+
     @model_validator(mode="after")
     def _retriever_is_complete(self) -> "SearchR1Config":
         if self.train_files and self.retriever == "bm25" and self.corpus is None:
@@ -63,6 +71,10 @@ class SearchR1Config(Section):
                 "the built-in questions bring their passages and reward; set train_files, or leave it out"
             )
         return self
+
+    @model_validator(mode="after")
+    def _heldout_is_not_empty(self) -> "SearchR1Config":
+        return _with_heldout(self)
 
 
 class R2EGymConfig(Section):
@@ -87,6 +99,10 @@ class R2EGymConfig(Section):
     heldout_prompts: int = Field(default=0, ge=0)
     """Held-out tasks scored at the end of a run; 0 scores none."""
     sandbox: SandboxConfig = SandboxConfig()
+
+    @model_validator(mode="after")
+    def _heldout_is_not_empty(self) -> "R2EGymConfig":
+        return _with_heldout(self)
 
 
 class DapoMathConfig(Section):
@@ -115,6 +131,10 @@ class DapoMathConfig(Section):
     """Held-out problems scored at the end of a run; 0 scores none."""
     sandbox: SandboxConfig = SandboxConfig()
 
+    @model_validator(mode="after")
+    def _heldout_is_not_empty(self) -> "DapoMathConfig":
+        return _with_heldout(self)
+
 
 class SyntheticConfig(Section):
     """No task: turns, tool waits and rewards of known laws, drawn from what the policy samples. Measures scheduling.
@@ -139,6 +159,28 @@ class SyntheticConfig(Section):
     """Share of that variance that belongs to the prompt: all tools of a slow prompt are slow."""
     heldout_prompts: int = Field(default=0, ge=0)
     """Prompts outside the training stream, scored at the end of a run; 0 scores none."""
+
+
+_OfFiles = TypeVar("_OfFiles", SearchR1Config, R2EGymConfig, DapoMathConfig)
+
+
+def _with_heldout(settings: _OfFiles) -> _OfFiles:
+    """Refuses an evaluation of nothing, and held-out files that nothing evaluates."""
+    count = settings.heldout_prompts
+    if settings.heldout_files and not settings.train_files:
+        raise ValueError("workload.heldout_files has no effect without workload.train_files; set train_files, or leave it out")
+    if settings.heldout_files and not count:
+        raise ValueError(
+            "workload.heldout_files are named, but workload.heldout_prompts = 0 scores none of them; raise it, or leave them out"
+        )
+    if settings.train_files and count and not settings.heldout_files:
+        raise ValueError(
+            f"workload.heldout_prompts = {count} needs workload.heldout_files: nothing of train_files is held out; name files, "
+            "or set heldout_prompts = 0"
+        )
+    if not settings.train_files and count and getattr(settings, "heldout_share", 1) == 0:
+        raise ValueError(f"workload.heldout_prompts = {count}, but workload.heldout_share = 0 holds none out; change one of them")
+    return settings
 
 
 _DEFAULT_KIND = "search_r1"

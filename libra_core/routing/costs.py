@@ -1,8 +1,9 @@
 """What a placement costs, in seconds: the table that policies minimise and that evaluations charge."""
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Protocol
 
 from libra_core.errors import ConfigError
@@ -20,6 +21,10 @@ class RoutingCosts(Protocol):
         """Seconds until an engine of that bucket, which holds nothing of it, can go on from this context."""
         ...
 
+    def slowdown(self, bucket: int, in_flight: float) -> float:
+        """Decode step of an engine of that bucket with so many trajectories, relative to the empty engine's."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostTable:
@@ -34,8 +39,10 @@ class CostTable:
     buckets: Buckets
     step_s: tuple[float, ...]
     """Loaded decode step per bucket."""
-    prefill_s_per_token: tuple[float, ...]
-    """Per bucket."""
+    growth: tuple[float, ...]
+    """Per bucket: what one more trajectory adds to a decode step, relative to the empty engine's step."""
+    move_s_per_token: tuple[float, ...]
+    """Per bucket: prefill of the context there, or what a hand-over was measured to take."""
     lengths: tuple[float, ...]
     """Generated tokens of finished trajectories, sorted: the source of F."""
     move_fixed_s: float = 0.0
@@ -43,7 +50,7 @@ class CostTable:
     """Per bucket and token."""
 
     def __post_init__(self) -> None:
-        if not len(self.step_s) == len(self.prefill_s_per_token) == len(self.buckets):
+        if not len(self.step_s) == len(self.growth) == len(self.move_s_per_token) == len(self.buckets):
             raise ConfigError(f"{len(self.buckets)} buckets need as many step times and prefill times; got {len(self.step_s)}")
         if not self.lengths or list(self.lengths) != sorted(self.lengths):
             raise ConfigError("a cost table needs the sorted lengths of finished trajectories")
@@ -62,7 +69,10 @@ class CostTable:
         return remaining_tokens * (urgency * self.step_s[bucket] + self.price_s[bucket])
 
     def move_s(self, bucket: int, context_tokens: float) -> float:
-        return self.move_fixed_s + self.prefill_s_per_token[bucket] * context_tokens
+        return self.move_fixed_s + self.move_s_per_token[bucket] * context_tokens
+
+    def slowdown(self, bucket: int, in_flight: float) -> float:
+        return 1.0 + self.growth[bucket] * in_flight
 
 
 _LOADED_BATCH = 32
@@ -82,6 +92,10 @@ class EngineLaw:
         """With that many sequences of that context each."""
         return self.a_s + batch * (self.b_s + self.c_s * context_tokens)
 
+    def growth(self, context_tokens: float = _LOADED_CONTEXT) -> float:
+        """What a sequence of that context adds to a step, relative to the empty engine's."""
+        return (self.b_s + self.c_s * context_tokens) / self.a_s
+
 
 A800_14B: dict[int, EngineLaw] = {
     1: EngineLaw(a_s=21.0e-3, b_s=41e-6, c_s=0.112e-6, prefill_s_per_token=140e-6),
@@ -92,8 +106,16 @@ A800_14B: dict[int, EngineLaw] = {
 """A 14B model on A800, derived from measured A100 kernels (docs/routing.md); the ratios between degrees are what counts."""
 
 
-def table_for(buckets: Buckets, lengths: Sequence[float], laws: dict[int, EngineLaw] | None = None) -> CostTable:
+def table_for(
+    buckets: Buckets,
+    lengths: Sequence[float],
+    laws: dict[int, EngineLaw] | None = None,
+    *,
+    move_s_per_token: Mapping[int, float] = MappingProxyType({}),
+) -> CostTable:
     """The table under a usual load; a degree without a law takes the nearest one, for want of better.
+
+    `move_s_per_token` holds what moves to engines of a degree were measured to take; a degree without it prefills by its law.
 
     Raises:
         ConfigError: no lengths.
@@ -103,6 +125,9 @@ def table_for(buckets: Buckets, lengths: Sequence[float], laws: dict[int, Engine
     return CostTable(
         buckets=buckets,
         step_s=tuple(law.step_s() for law in chosen),
-        prefill_s_per_token=tuple(law.prefill_s_per_token for law in chosen),
+        growth=tuple(law.growth() for law in chosen),
+        move_s_per_token=tuple(
+            move_s_per_token.get(degree, law.prefill_s_per_token) for degree, law in zip(buckets.degrees, chosen, strict=True)
+        ),
         lengths=tuple(sorted(lengths)),
     )

@@ -24,8 +24,6 @@ from libra_core.types.ids import EngineId, TrajectoryId
 
 _STEPS_PER_OCTAVE = 8
 _CACHED_TABLES = 512
-_FULL_STEP = 2.0
-"""What a full engine's step takes beyond an empty one's, relative to that: 0.9 (TP1) to 4.6 (TP4) by the laws in `costs`."""
 Start = Literal["smallest", "predicted"]
 
 
@@ -44,7 +42,7 @@ class ExpectedCost:
         self._costs = costs
 
     def choose(self, turn: TurnContext, engines: Sequence[EngineLoad]) -> EngineId:
-        home, slowdowns = _survey(engines, turn.current)
+        home, slowdowns = _survey(engines, turn.current, self._costs)
         residual = self.reader.residual(turn)
         if residual.evidence < ENOUGH or (home is None and self._start == "smallest" and not turn.tool_returns):
             target = 0 if home is None else home.bucket
@@ -97,11 +95,13 @@ class ExpectedCost:
         return table
 
 
-def _survey(engines: Sequence[EngineLoad], current: EngineId | None) -> tuple[EngineLoad | None, dict[int, float]]:
+def _survey(
+    engines: Sequence[EngineLoad], current: EngineId | None, costs: RoutingCosts
+) -> tuple[EngineLoad | None, dict[int, float]]:
     """The trajectory's engine if it is there; and by bucket that has a place, the decode step of its emptiest engine relative to
     one that is as full as the fleet on the whole. An engine without a capacity counts as that full."""
     home: EngineLoad | None = None
-    emptiest: dict[int, float] = {}
+    emptiest: dict[int, tuple[float, EngineLoad | None]] = {}
     unbounded: list[int] = []
     places = held = 0
     for engine in engines:
@@ -113,14 +113,20 @@ def _survey(engines: Sequence[EngineLoad], current: EngineId | None) -> tuple[En
             held += load
         if engine.engine_id == current:
             home = engine
-        elif capacity and load < capacity * emptiest.get(bucket, 1.0):
-            emptiest[bucket] = load / capacity
+        elif capacity and (bucket not in emptiest or load < capacity * emptiest[bucket][0]) and load < capacity:
+            emptiest[bucket] = (load / capacity, engine)
     usual = held / places if places else 0.0
     for bucket in unbounded:
-        emptiest[bucket] = min(usual, emptiest.get(bucket, usual))
+        if bucket not in emptiest or usual < emptiest[bucket][0]:
+            emptiest[bucket] = (usual, None)
     if home is not None and home.capacity:
-        emptiest[home.bucket] = home.in_flight / home.capacity
+        emptiest[home.bucket] = (home.in_flight / home.capacity, home)
     if not emptiest:
         return home, {engine.bucket: 1.0 for engine in engines}
-    even = 1.0 + _FULL_STEP * usual
-    return home, {bucket: (1.0 + _FULL_STEP * fill) / even for bucket, fill in emptiest.items()}
+    return home, {bucket: _relative_step(costs, engine, usual) for bucket, (_, engine) in emptiest.items()}
+
+
+def _relative_step(costs: RoutingCosts, engine: EngineLoad | None, usual: float) -> float:
+    if engine is None or not engine.capacity:
+        return 1.0
+    return costs.slowdown(engine.bucket, engine.in_flight) / costs.slowdown(engine.bucket, usual * engine.capacity)

@@ -33,8 +33,3 @@ class TreeReader:
 
     def forget(self, trajectory_id: TrajectoryId) -> None:
         self._cursors.pop(trajectory_id, None)
-
-    @property
-    def live(self) -> int:
-        """Trajectories that have a cursor."""
-        return len(self._cursors)

@@ -3,7 +3,7 @@
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from libra_core.types.batch import AccumulationReport, TrainingBatch, TrainingSequence
@@ -34,6 +34,9 @@ class EngineActor:
 
     async def generate(self, request: GenerationRequest) -> GeneratedTurn:
         return await self._engine.generate(request)
+
+    async def offer_kv(self, request_id: str, token_ids: tuple[int, ...], version: PolicyVersion) -> "Mapping[str, Any] | None":
+        return await self._engine.offer_kv(request_id, token_ids, version)
 
     async def update_weights(
         self, source: "WeightSource", version: PolicyVersion, in_flight: Literal["keep", "abort"], recompute_kv: bool

@@ -13,7 +13,15 @@ from libra_core.errors import DeadlineError, EngineLostError
 from libra_core.ports.environment import Environment, Episode
 from libra_core.ports.routing import FinishedTrajectory, TurnContext
 from libra_core.runtime.fleet import EngineMember
-from libra_core.runtime.prefill_ahead import MoveWatch, PrefillAhead
+from libra_core.runtime.prefill_ahead import (
+    HeldContext,
+    MoveWatch,
+    Offer,
+    PrefillAhead,
+    PrefillCount,
+    generate_moved,
+    no_offer,
+)
 from libra_core.types.ids import EngineId, GroupId, TrajectoryId
 from libra_core.types.trajectory import (
     Failure,
@@ -50,6 +58,7 @@ class AgentTools:
     watch: MoveWatch
     record: Callable[[str, str, float, float], None]
     """Timeline: name, lane, start, end in unix seconds."""
+    offer: Offer = no_offer
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,17 +91,16 @@ class AgentLoop:
     submission: str = ""
     generated: int = 0
     losses: int = 0
-    context_tokens: int = 0
-    cached_tokens: int = 0
-    reprefilled_tokens: int = 0
-    computed: int = 0
-    """Length of the context whose KV some engine has computed."""
+    prefill: PrefillCount = field(init=False)
     current: EngineId | None = None
     degree: int = 1
     """Of the engine that served last."""
     ahead: PrefillAhead | None = None
     """Of the move that the running tool call may end in."""
     _requests: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        self.prefill = PrefillCount(block_size=self.config.block_size)
 
     @property
     def turns(self) -> int:
@@ -167,8 +175,11 @@ class AgentLoop:
         moves = self.current is not None and self.current != member.engine_id
         start_s = time.time()
         try:
-            await self._use_ahead(member)
-            turn = await self.tools.generate(member, self._request(room))
+            prepared = await self._use_ahead(member)
+            if moves and not prepared:
+                turn = await generate_moved(member, self._request(room), self._held(), self.tools)
+            else:
+                turn = await self.tools.generate(member, self._request(room))
         except EngineLostError:
             self.losses += 1
             self.current = None
@@ -176,9 +187,9 @@ class AgentLoop:
                 raise
             return None
         self.tools.record(f"turn {self.turns}", member.engine_id, start_s, time.time())
-        self._count_prefill(turn)
+        self.prefill.add(turn, len(self.token_ids))
         if moves:
-            self.tools.watch.note_reprefill(turn.first_token_s)
+            self.tools.watch.note_first_token(turn.first_token_s)
         self.current, self.degree = member.engine_id, member.tp
         if not self.engines or self.engines[-1] != member.engine_id:
             self.engines.append(member.engine_id)
@@ -197,32 +208,26 @@ class AgentLoop:
     def _start_ahead(self) -> PrefillAhead | None:
         """Begin the move that the tool's return will probably bring, when there is room to go on at all."""
         member = self.tools.foresee(self._context()) if self._room() > 1 else None
-        return None if member is None else PrefillAhead(member, self._request(1), self.tools.generate, self.tools.watch)
+        return None if member is None else PrefillAhead(member, self._request(1), self._held(), self.tools)
 
-    async def _use_ahead(self, member: EngineMember) -> None:
-        """Wait for what the target computes already, or let go of it."""
+    async def _use_ahead(self, member: EngineMember) -> bool:
+        """Wait for what the target does already, or let go of it."""
         ahead, self.ahead = self.ahead, None
-        if ahead is None:
-            return
-        if ahead.member is not member:
-            ahead.drop()
-            return
+        if ahead is None or ahead.member is not member:
+            if ahead is not None:
+                ahead.drop()
+            return False
         turn = await ahead.take()
         if turn is not None:
-            self.reprefilled_tokens += max(0, self._whole_blocks() - turn.cached_tokens)
+            self.prefill.add_ahead(turn)
+        return turn is not None
 
-    def _whole_blocks(self) -> int:
-        return self.computed - self.computed % self.config.block_size
-
-    def _count_prefill(self, turn: GeneratedTurn) -> None:
-        """A block that is only partly filled is never cached, so up to one block of each turn is computed again for free.
-
-        The last sampled token has no KV yet: no engine step has read it.
-        """
-        self.context_tokens += len(self.token_ids)
-        self.cached_tokens += turn.cached_tokens
-        self.reprefilled_tokens += max(0, self._whole_blocks() - turn.cached_tokens)
-        self.computed = len(self.token_ids) + max(0, len(turn.token_ids) - 1)
+    def _held(self) -> HeldContext | None:
+        """What the engine of the last turn holds, under the weights that sampled its last token."""
+        tokens = self.prefill.whole_blocks
+        if self.current is None or not tokens or not self.versions:
+            return None
+        return HeldContext(engine_id=self.current, tokens=tokens, version=self.versions[-1].version)
 
     async def _call_tool(self, episode: Episode, call: ToolCall) -> ToolReturn:
         start_s = time.time()
@@ -295,9 +300,9 @@ class AgentLoop:
             tool_returns=tuple(self.tool_returns),
             finish_reason=finish,
             engine_history=tuple(self.engines),
-            context_tokens=self.context_tokens,
-            cached_tokens=self.cached_tokens,
-            reprefilled_tokens=self.reprefilled_tokens,
+            context_tokens=self.prefill.context_tokens,
+            cached_tokens=self.prefill.cached_tokens,
+            reprefilled_tokens=self.prefill.reprefilled_tokens,
             started_s=started_s,
             finished_s=time.time(),
             submission=self.submission,

@@ -17,6 +17,7 @@ from libra_core.runtime.controller import StartedEngine
 from libra_core.runtime.fleet import ActorHandle, first_line
 from libra_core.runtime.fleet_keeper import FleetKeeper, member_of
 from libra_core.runtime.group_runner import GroupRunner, GroupVerdict
+from libra_core.runtime.kv_offers import offers_of
 from libra_core.runtime.prefill_ahead import stay
 from libra_core.runtime.router import open_router
 from libra_core.runtime.timeline import BusyClock, Interval
@@ -77,6 +78,7 @@ class RolloutCoordinatorActor:
             generate=self._keeper.fleet.generate,
             release=self._keeper.fleet.release,
             record=self._record,
+            offer=offers_of(self._config.rollout, self._keeper.fleet),
         )
 
     async def begin(self) -> None:

@@ -90,14 +90,6 @@ class KvLedger:
         account.preemptions = preemptions
         account.fill = min(self._fill, max(min(_LOWEST_FILL, self._fill), account.fill * factor))
 
-    def fills(self) -> dict[EngineId, float]:
-        """The share of each engine's KV cache that may be promised at present."""
-        return {engine_id: account.fill for engine_id, account in self._accounts.items()}
-
-    def promised(self) -> dict[EngineId, float]:
-        """Expected context tokens by engine."""
-        return {engine_id: sum(account.held.values()) for engine_id, account in self._accounts.items()}
-
     def _forget(self, trajectory_id: TrajectoryId) -> None:
         engine_id = self._engine_of.pop(trajectory_id, None)
         if engine_id is not None:

@@ -19,6 +19,8 @@ from libra_core.routing.costs import CostTable, EngineLaw, table_for
 from libra_core.routing.prefix_tree import PrefixTree
 from libra_core.routing.tree_file import load_newest_tree, save_tree
 from libra_core.routing.tree_settings import TreeSettings
+from libra_core.runtime.move_meter import MoveMeter
+from libra_core.runtime.prefill_ahead import MoveWork
 from libra_core.runtime.specs import plan_of
 from libra_core.types.ids import EngineId, TrajectoryId
 from libra_core.types.reports import RoutingReport
@@ -57,6 +59,7 @@ class FleetRouter:
         self._tree = self._open_tree(resumed) if plain_name(config.routing.policy) in READS_TREE else None
         self._lengths: deque[float] = deque(self._known_lengths(), maxlen=_KEPT_LENGTHS)
         self._buckets = self._first_buckets()
+        self._meter = MoveMeter()
         self._policy: Policy = build_policy(config.routing.policy, self._setup())
         self._pending: deque[FinishedTrajectory] = deque()
         self._write: asyncio.Future[None] | None = None
@@ -99,9 +102,19 @@ class FleetRouter:
         self._moved_tokens += turn.context_tokens
         self._moves_of[turn.trajectory_id] = self._moves_of.get(turn.trajectory_id, 0) + 1
 
-    def note_reprefill(self, seconds: float) -> None:
+    def note_first_token(self, seconds: float) -> None:
         """A turn that began with a move had its first token after so long."""
-        self._reprefill_s += seconds
+        self._moved_first_token_s += seconds
+
+    def note_work(self, work: MoveWork) -> None:
+        """A target took a context over. What that costs is learnt where contexts are handed over; engine laws know prefill."""
+        self._handed_over_tokens += work.loaded_tokens
+        self._reprefilled_tokens += work.computed_tokens
+        if work.loaded_tokens:
+            self._handover_s += work.seconds
+        else:
+            self._reprefill_s += work.seconds
+        self._meter.add(work.tp, work.context_tokens, work.seconds)
 
     def note_ahead(self, seconds: float) -> None:
         """A target computed a context for so long while a tool ran."""
@@ -125,6 +138,10 @@ class FleetRouter:
             moves=self._moves,
             moved_tokens=self._moved_tokens,
             moved_fraction=self._moved_tokens / self._ended_tokens if self._ended_tokens else math.nan,
+            moved_first_token_s=self._moved_first_token_s,
+            handed_over_tokens=self._handed_over_tokens,
+            handover_s=self._handover_s,
+            reprefilled_tokens=self._reprefilled_tokens,
             reprefill_s=self._reprefill_s,
             ahead=self._ahead,
             ahead_s=self._ahead_s,
@@ -167,7 +184,8 @@ class FleetRouter:
 
     def _begin_report(self) -> None:
         self._decisions = self._moves = self._moved_tokens = self._ahead = self._ended_tokens = 0
-        self._reprefill_s = self._ahead_s = 0.0
+        self._handed_over_tokens = self._reprefilled_tokens = 0
+        self._moved_first_token_s = self._handover_s = self._reprefill_s = self._ahead_s = 0.0
         self._decisions_us: deque[float] = deque(maxlen=_KEPT_LENGTHS)
 
     def _open_tree(self, resumed: Path | None) -> PrefixTree:
@@ -215,7 +233,8 @@ class FleetRouter:
     def _costs(self) -> CostTable:
         longest = self._config.rollout.max_new_tokens
         lengths = list(self._lengths) or [longest * (step + 0.5) / _FIRST_LIMITS_FROM for step in range(_FIRST_LIMITS_FROM)]
-        return table_for(self._buckets, lengths, self._laws)
+        measured = {} if self._config.rollout.kv_transfer.connector is None else self._meter.s_per_token()
+        return table_for(self._buckets, lengths, self._laws, move_s_per_token=measured)
 
     def _buckets_of_lengths(self) -> Buckets:
         cuts = self._config.routing.limit_quantiles or usual_quantiles(len(self.degrees))

@@ -33,7 +33,8 @@ class RewardActor:
 
     async def score_group(self, group: TrajectoryGroup) -> TrajectoryGroup:
         """Grade every sample and give each its group advantage; a sample that cannot be scored is marked failed."""
-        scored = await asyncio.gather(*(self._score_one(group.prompt, t) for t in group.trajectories))
+        deadline_s = self._config.rollout.score_deadline_s
+        scored = await asyncio.gather(*(score_one(self._environment, group.prompt, t, deadline_s) for t in group.trajectories))
         usable = [t.reward for t in scored if t.failure is None]
         advantages = iter(group_advantages(usable, kind=self._config.training.loss.advantage) or ())
         return replace(group, trajectories=tuple(t if t.failure else t.with_advantage(next(advantages)) for t in scored))
@@ -63,21 +64,22 @@ class RewardActor:
             for t in group.trajectories[:1]
         ]
 
-    async def _score_one(self, prompt: Prompt, trajectory: Trajectory) -> Trajectory:
-        if trajectory.failure is not None:
-            return trajectory
-        deadline_s = self._config.rollout.score_deadline_s
-        message = ""
-        for _ in range(_TRIES):
-            try:
-                async with asyncio.timeout(deadline_s):
-                    return trajectory.scored(await self._environment.score(prompt, trajectory))
-            except TimeoutError:
-                message = f"no score within rollout.score_deadline_s = {deadline_s:.0f} s"
-            except Exception as error:  # a scorer may raise anything; that is infrastructure, not the policy's mistake
-                logger.exception("scorer failed for %s", trajectory.trajectory_id)
-                message = f"{type(error).__name__}: {error}"
-        return trajectory.failed(Failure(kind=FailureKind.SCORER, message=message))
+
+async def score_one(environment: Environment, prompt: Prompt, trajectory: Trajectory, deadline_s: float) -> Trajectory:
+    """Scored, or marked failed after `_TRIES` tries. One that has failed or been scored is kept: a retry scores a group again."""
+    if trajectory.failure is not None or trajectory.reward is not None:
+        return trajectory
+    message = ""
+    for _ in range(_TRIES):
+        try:
+            async with asyncio.timeout(deadline_s):
+                return trajectory.scored(await environment.score(prompt, trajectory))
+        except TimeoutError:
+            message = f"no score within rollout.score_deadline_s = {deadline_s:.0f} s"
+        except Exception as error:  # a scorer may raise anything; that is infrastructure, not the policy's mistake
+            logger.exception("scorer failed for %s", trajectory.trajectory_id)
+            message = f"{type(error).__name__}: {error}"
+    return trajectory.failed(Failure(kind=FailureKind.SCORER, message=message))
 
 
 def summarise(batch_id: BatchId, groups: list[TrajectoryGroup], *, duration_s: float) -> RewardReport:

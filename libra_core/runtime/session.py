@@ -24,7 +24,7 @@ from libra_core.runtime.forecasting import open_forecaster
 from libra_core.runtime.publisher import WeightPublisher
 from libra_core.runtime.rollout_client import RolloutClient
 from libra_core.runtime.scorer import RewardActor
-from libra_core.runtime.specs import plan_of
+from libra_core.runtime.specs import plan_of, shared_memory
 from libra_core.runtime.store import StoreSpec, TrajectoryStoreActor
 from libra_core.runtime.trainer_group import TrainerGroup, checkpoints
 from libra_core.types.ids import PolicyVersion
@@ -38,7 +38,6 @@ Report = Callable[[str, float], None]
 _STOP_DEADLINE_S = 40.0
 _FORECAST = "forecast"
 """Name of the forecast history in a checkpoint."""
-_SHARED_MEMORY = Path("/dev/shm")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,18 +70,13 @@ class Session:
             except (LibraError, RayError) as error:
                 logger.warning("%s; it is ended with its process", error)
         ray_cluster.leave(self.ref.namespace, _logs(self.ref))
-        shutil.rmtree(shared_memory(self.ref), ignore_errors=True)
-
-
-def shared_memory(session: SessionRef) -> Path:
-    """Where published weights lie."""
-    return _SHARED_MEMORY / session.namespace
+        shutil.rmtree(shared_memory(self.ref.namespace), ignore_errors=True)
 
 
 def remove_leftovers(session: SessionRef) -> None:
     """What a run leaves on this host when its process was killed; its actors end with that process."""
     ray_cluster.remove_private(session.namespace, _logs(session))
-    shutil.rmtree(shared_memory(session), ignore_errors=True)
+    shutil.rmtree(shared_memory(session.namespace), ignore_errors=True)
 
 
 def _logs(session: SessionRef) -> Path:
@@ -137,7 +131,7 @@ def _start_actors(session: Session, model_folder: str, resume_from: Path | None,
     engines: list[StartedEngine] = _started("the engines", starting_engines, config.rollout.engine_start_deadline_s)
     ask("the coordinator to take the engines", coordinator.attach.remote(store, scorer, session.controller, engines))
     trainer = TrainerClient(config, Path(session.ref.run_dir), ranks, store)
-    publisher = WeightPublisher(config, trainer, coordinator, shared_memory(session.ref))
+    publisher = WeightPublisher(config, trainer, coordinator, shared_memory(session.ref.namespace))
     rollout = RolloutClient(config, coordinator=coordinator, store=store, scorer=scorer, trainer=trainer, publisher=publisher)
     report("publishing the first weights", 0.9)
     rollout.publish(version)

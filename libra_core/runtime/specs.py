@@ -3,11 +3,16 @@
 from pathlib import Path
 from typing import Literal
 
+import ray
+
 from libra_core.config import LibraConfig
+from libra_core.config.rollout import KvTransferConfig
 from libra_core.engines.megatron.spec import TrainerSpec
-from libra_core.engines.vllm.spec import EngineSpec, process_environment
+from libra_core.engines.vllm.spec import SHARED_FOLDER, EngineSpec, KvTransferSpec, process_environment
 from libra_core.types.ids import EngineId
 from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
+
+_SHARED_MEMORY = Path("/dev/shm")
 
 
 def plan_of(config: LibraConfig) -> Plan:
@@ -17,6 +22,11 @@ def plan_of(config: LibraConfig) -> Plan:
         train=TrainLayout(tp=layout.tp, pp=layout.pp, dp=layout.dp),
         rollout=RolloutLayout(engines=tuple((group.tp, group.count) for group in config.rollout.engines)),
     )
+
+
+def shared_memory(namespace: str) -> Path:
+    """Where a run's published weights and handed-over KV lie on each host; it goes with the run."""
+    return _SHARED_MEMORY / namespace
 
 
 def device_of(config: LibraConfig) -> Literal["cpu", "cuda"]:
@@ -43,11 +53,21 @@ def engine_spec(
         enforce_eager=rollout.enforce_eager,
         threads=config.backend.threads_per_process,
         start_deadline_s=rollout.engine_start_deadline_s,
+        kv_transfer=_kv_transfer(rollout.kv_transfer),
     )
     environment = process_environment(spec)
     if scratch is not None:
         environment["VLLM_RPC_BASE_PATH"] = scratch
     return spec, environment
+
+
+def _kv_transfer(asked: KvTransferConfig) -> KvTransferSpec | None:
+    if asked.connector is None:
+        return None
+    options = asked.options
+    if asked.connector == SHARED_FOLDER:
+        options = {"folder": str(shared_memory(ray.get_runtime_context().namespace) / "kv"), "max_bytes": asked.max_mib << 20}
+    return KvTransferSpec(connector=asked.connector, module=asked.module, options=options)
 
 
 def trainer_spec(config: LibraConfig, model_folder: str, *, rank: int, world_size: int, host: str, port: int) -> TrainerSpec:

@@ -109,7 +109,13 @@ METRICS: tuple[Metric, ...] = (
     _routing("moves", "turns that went on on another engine", lambda r: r.moves),
     _routing("moved_tokens", "context of these", lambda r: r.moved_tokens),
     _routing("moved_fraction", "of all tokens of the trajectories that ended", lambda r: r.moved_fraction),
-    _routing("reprefill_s", "request to first token of turns that began with a move, summed", lambda r: r.reprefill_s),
+    _routing(
+        "moved_first_token_s", "request to first token of turns that began with a move, summed", lambda r: r.moved_first_token_s
+    ),
+    _routing("handed_over_tokens", "context that targets loaded, for moves made or foreseen", lambda r: r.handed_over_tokens),
+    _routing("handover_s", "from asking the source to the target's first token, of these moves", lambda r: r.handover_s),
+    _routing("reprefilled_tokens", "context that targets of moves computed", lambda r: r.reprefilled_tokens),
+    _routing("reprefill_s", "until the target's first token, of the moves that loaded nothing", lambda r: r.reprefill_s),
     _routing("ahead", "moves foreseen, computed ahead on the target", lambda r: r.ahead),
     _routing("ahead_s", "prefill that ran while tools ran", lambda r: r.ahead_s),
     _routing("decisions", "engines chosen", lambda r: r.decisions),

@@ -198,8 +198,16 @@ class RoutingReport:
     """Context that the target lacked, unless it was computed ahead."""
     moved_fraction: float
     """Of all tokens of the trajectories that ended."""
-    reprefill_s: float
+    moved_first_token_s: float
     """From request to first token of the turns that began with a move, summed."""
+    handed_over_tokens: int
+    """Context that targets loaded from the engine before, for moves made or foreseen."""
+    handover_s: float
+    """From asking the engine before to the target's first token, over the moves that loaded something, summed."""
+    reprefilled_tokens: int
+    """Context that targets computed."""
+    reprefill_s: float
+    """Until the target's first token, over the moves that loaded nothing, summed."""
     ahead: int
     """Moves foreseen at a tool's start and computed ahead on the target."""
     ahead_s: float

@@ -1,7 +1,9 @@
 """Trajectories as they were sampled: token-in, token-out, never re-encoded text."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from libra_core.types.ids import EngineId, GroupId, PolicyVersion, PromptId, TrajectoryId
 
@@ -101,6 +103,8 @@ class GenerationRequest:
     temperature: float
     stop_token_ids: tuple[int, ...]
     priority: int = 0
+    kv_ticket: Mapping[str, Any] | None = None
+    """From the engine that has computed this context: KV is loaded where the connector finds it. Only the connector reads it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,9 +119,11 @@ class GeneratedTurn:
     versions: tuple[VersionSegment, ...]
     """Relative to this turn's first generated token."""
     cached_tokens: int
-    """Prompt tokens served from the prefix cache."""
+    """Prompt tokens that were not computed: served from the prefix cache, or loaded from another engine."""
     first_token_s: float
     duration_s: float
+    loaded_tokens: int | None = None
+    """Of the cached ones, loaded from another engine; None when the connector does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,15 @@ Understood: `<tool_call>{"name": …, "arguments": {…}}</tool_call>` (Hermes, 
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any, Final
 
 from libra_core.types.trajectory import ToolCall
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
-_FUNCTION: Final = re.compile(r"<function=([^<>=\s]{1,64})>(.*?)</function>", re.DOTALL)
-_PARAMETER: Final = re.compile(r"<parameter=([^<>=\s]{1,64})>(.*?)</parameter>", re.DOTALL)
+_FUNCTION_OPEN, _FUNCTION_CLOSE = "<function=", "</function>"
+_PARAMETER_OPEN, _PARAMETER_CLOSE = "<parameter=", "</parameter>"
+_NAME: Final = re.compile(r"[^<>=\s]{1,64}")
 _MAX_CALL_CHARACTERS: Final = 100_000
 UNKNOWN_TOOL: Final = "unknown"
 
@@ -24,7 +26,7 @@ def parse_tool_call(text: str) -> ToolCall | None:
     """
     if _OPEN in text or _CLOSE in text:
         return _tagged(text)
-    if "<function=" in text:
+    if _FUNCTION_OPEN in text:
         return _function(text)
     bare = text.strip()
     if bare.startswith("{") and bare.endswith("}") and '"name"' in bare:
@@ -49,7 +51,7 @@ def _tagged(text: str) -> ToolCall:
     inner, closed, _ = body.partition(_CLOSE)
     if not closed:
         return malformed(f"{_CLOSE} comes before {_OPEN}")
-    return _function(inner) if "<function=" in inner else _from_json(inner.strip())
+    return _function(inner) if _FUNCTION_OPEN in inner else _from_json(inner.strip())
 
 
 def _from_json(text: str) -> ToolCall:
@@ -75,12 +77,19 @@ def _from_json(text: str) -> ToolCall:
 def _function(text: str) -> ToolCall:
     if len(text) > _MAX_CALL_CHARACTERS:
         return malformed(f"the call has {len(text)} characters; {_MAX_CALL_CHARACTERS} are allowed")
-    found = _FUNCTION.findall(text)
-    if len(found) != 1 or text.count("<function=") != 1:
-        return malformed(f"a turn holds one call, <function=…>…</function>; found {text.count('<function=')} openings")
-    name, body = found[0]
-    arguments = {key: _trimmed(value) for key, value in _PARAMETER.findall(body)}
-    return ToolCall(tool=name, argument=json.dumps(arguments))
+    name, _, rest = text.partition(_FUNCTION_OPEN)[2].partition(">")
+    body, closed, _ = rest.partition(_FUNCTION_CLOSE)
+    if text.count(_FUNCTION_OPEN) != 1 or not closed or not _NAME.fullmatch(name):
+        return malformed(f"a turn holds one call, <function=…>…</function>; found {text.count(_FUNCTION_OPEN)} openings")
+    return ToolCall(tool=name, argument=json.dumps(dict(_parameters(body))))
+
+
+def _parameters(body: str) -> Iterator[tuple[str, str]]:
+    """Linear in the length, whatever is left open."""
+    for part in body.split(_PARAMETER_CLOSE)[:-1]:
+        name, opened, value = part.partition(_PARAMETER_OPEN)[2].partition(">")
+        if opened and _NAME.fullmatch(name):
+            yield name, _trimmed(value)
 
 
 def _trimmed(value: str) -> str:

@@ -31,6 +31,15 @@ def prepare_embedded(config: LibraConfig, report: Report) -> dict[str, Any]:
             return {"workload": config.workload.kind, "folder": None}
 
 
+def prepare_missing(config: LibraConfig, report: Report) -> None:
+    """What a run would otherwise make in each of its actors at once, without a word: the embedded tasks of r2e_gym."""
+    match config.workload:
+        case R2EGymConfig(train_files=()):
+            prepare_embedded(config, report)
+        case _:
+            pass
+
+
 def prepare_files(
     config: LibraConfig, sources: Sequence[Path], corpus: Path | None, folder: Path, report: Report
 ) -> dict[str, Any]:

@@ -71,7 +71,8 @@ def fleet_costs(warm_up: list[RecordedTrajectory], fleet: tuple[tuple[int, int],
     return CostTable(
         buckets=Buckets(degrees=tuple(tp for tp, _ in fleet), limits=(*limits, float("inf"))),
         step_s=tuple(step_s(tp, context) for tp, _ in fleet),
-        prefill_s_per_token=tuple(LAWS[tp].prefill_s for tp, _ in fleet),
+        growth=tuple((LAWS[tp].b_s + LAWS[tp].c_s * context) / LAWS[tp].a_s for tp, _ in fleet),
+        move_s_per_token=tuple(LAWS[tp].prefill_s for tp, _ in fleet),
         lengths=tuple(lengths),
     )
 

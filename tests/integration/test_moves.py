@@ -1,6 +1,7 @@
 """Real engines of TP 1, 1 and 2 under forced moves: trajectories come out as if they had never moved."""
 
 import asyncio
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,8 +22,10 @@ from libra_core.runtime import ray_cluster
 from libra_core.runtime.agent_loop import AgentLoop, AgentTools
 from libra_core.runtime.controller import ClusterControllerActor, StartedEngine
 from libra_core.runtime.fleet_keeper import FleetKeeper, member_of
+from libra_core.runtime.kv_offers import offers_of
+from libra_core.runtime.prefill_ahead import no_offer
 from libra_core.runtime.router import FleetRouter
-from libra_core.runtime.specs import plan_of
+from libra_core.runtime.specs import plan_of, shared_memory
 from libra_core.runtime.weights import PublicationOrder
 from libra_core.types.ids import EngineId, GroupId, PolicyVersion, PromptId, TrajectoryId
 from libra_core.types.trajectory import Prompt, ToolCall, ToolReturn, ToolStatus, Trajectory
@@ -87,6 +90,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         "max_num_seqs": 16,
         "turn_deadline_s": 120.0,
         "engine_start_deadline_s": 600.0,
+        "kv_transfer": "shared_folder",
     }
     config = validate_config({"model": {"path": str(model)}, "rollout": rollout, "routing": {"policy": "sticky"}})
     ray_cluster.start_private(NAMESPACE, gpu_slots=plan_of(config).num_gpus)
@@ -106,6 +110,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         ray.get(controller.stop.remote(), timeout=60)
     finally:
         ray_cluster.leave(NAMESPACE, folder / "logs")
+        shutil.rmtree(shared_memory(NAMESPACE), ignore_errors=True)
     left = [p for p in psutil.Process().children(recursive=True) if "vllm" in " ".join(p.cmdline()).lower()]
     assert not psutil.wait_procs(left, timeout=15)[1]
 
@@ -137,7 +142,12 @@ def prompts() -> list[Prompt]:
 
 
 async def run_all(
-    world: World, router: FleetRouter, during: Callable[[FleetKeeper], Any] | None = None
+    world: World,
+    router: FleetRouter,
+    during: Callable[[FleetKeeper], Any] | None = None,
+    *,
+    version: int,
+    hand_over: bool = False,
 ) -> tuple[list[Trajectory], FleetKeeper]:
     tasks: set[asyncio.Task[None]] = set()
 
@@ -147,7 +157,7 @@ async def run_all(
     keeper = FleetKeeper(world.config, world.controller, spawn, lambda *_: None, router)
     for engine in world.engines:
         keeper.fleet.add(member_of(engine))
-    await keeper.publish(PublicationOrder(version=PolicyVersion(1), source=world.weights))
+    await keeper.publish(PublicationOrder(version=PolicyVersion(version), source=world.weights))
     tools = AgentTools(
         environment=EveryTurnCalls(),
         bind=keeper.fleet.bind,
@@ -156,6 +166,7 @@ async def run_all(
         release=keeper.fleet.release,
         watch=router,
         record=lambda *_: None,
+        offer=offers_of(world.config.rollout, keeper.fleet) if hand_over else no_offer,
     )
     greedy = world.config.rollout.model_copy(update={"temperature": 0.0})
     loops = [
@@ -181,7 +192,7 @@ async def run_all(
 def stayed(world: World) -> list[Trajectory]:
     """The same trajectories, each on one engine of TP 1 from its first token to its last."""
     single = World(world.config, world.controller, world.engines[:1], world.weights, world.folder)
-    trajectories, _ = asyncio.run(run_all(single, router_of(world, FleetRouter)))
+    trajectories, _ = asyncio.run(run_all(single, router_of(world, FleetRouter), version=1))
     assert all(len(one.engine_history) == 1 for one in trajectories)
     assert len({one.token_ids[-20:] for one in trajectories}) == NUM_TRAJECTORIES, "the model does not just repeat one token"
     assert all(one.turns >= 2 for one in trajectories)
@@ -203,9 +214,10 @@ def require_same(moved: list[Trajectory], stayed: list[Trajectory]) -> None:
         assert covered == [at for at, sampled in enumerate(one.loss_mask) if sampled]
 
 
-def test_forced_moves_change_no_token(world: World, stayed: list[Trajectory]) -> None:
+@pytest.mark.parametrize(("hand_over", "version"), [(False, 2), (True, 3)])
+def test_forced_moves_change_no_token(world: World, stayed: list[Trajectory], hand_over: bool, version: int) -> None:
     router = router_of(world, Forced)
-    moved, _ = asyncio.run(run_all(world, router))
+    moved, _ = asyncio.run(run_all(world, router, version=version, hand_over=hand_over))
     require_same(moved, stayed)
     assert all(len(one.engine_history) == one.turns for one in moved)
     assert len({engine for one in moved for engine in one.engine_history}) == 3
@@ -213,22 +225,34 @@ def test_forced_moves_change_no_token(world: World, stayed: list[Trajectory]) ->
     print("ROUTING", report)
     assert report.moves == sum(one.turns - 1 for one in moved)
     assert report.moved_tokens > 0
-    assert report.reprefill_s > 0
-    assert report.ahead == report.moves, "every move was foreseen, and its context computed while the tool ran"
-    assert all(one.oldest_version == 1 for one in moved)
+    assert report.moved_first_token_s > 0
+    assert report.ahead == report.moves, "every move was foreseen, and its context taken over while the tool ran"
+    assert all(one.oldest_version == version for one in moved)
+    reprefilled = sum(one.reprefilled_tokens for one in moved)
+    if hand_over:
+        assert report.handed_over_tokens > 0
+        assert report.handover_s > 0
+        assert reprefilled == 0, "between all degrees, whatever was computed once was loaded"
+    else:
+        assert (report.handed_over_tokens, report.handover_s) == (0, 0)
+        assert reprefilled > 0
+        assert report.reprefill_s > 0
 
 
-def test_versions_survive_a_publication_between_moves(world: World, stayed: list[Trajectory]) -> None:
+@pytest.mark.parametrize(("hand_over", "version"), [(False, 4), (True, 6)])
+def test_versions_survive_a_publication_between_moves(
+    world: World, stayed: list[Trajectory], hand_over: bool, version: int
+) -> None:
     async def publish(keeper: FleetKeeper) -> None:
         await asyncio.sleep(2.5 * TOOL_S)
-        await keeper.publish(PublicationOrder(version=PolicyVersion(2), source=world.weights))
+        await keeper.publish(PublicationOrder(version=PolicyVersion(version + 1), source=world.weights))
 
-    moved, _ = asyncio.run(run_all(world, router_of(world, Forced), publish))
+    moved, _ = asyncio.run(run_all(world, router_of(world, Forced), publish, version=version, hand_over=hand_over))
     require_same(moved, stayed)
     for one in moved:
         versions = [segment.version for segment in one.versions]
         assert versions == sorted(versions)
-    assert {segment.version for one in moved for segment in one.versions} == {1, 2}
+    assert {segment.version for one in moved for segment in one.versions} == {version, version + 1}
 
 
 def test_an_engine_killed_during_a_move_loses_nothing(world: World, stayed: list[Trajectory]) -> None:
@@ -242,7 +266,7 @@ def test_an_engine_killed_during_a_move_loses_nothing(world: World, stayed: list
             asyncio.get_running_loop().call_later(0.01, lambda: ray.kill(victim.handle, no_restart=True))
 
     router.on_target = kill
-    moved, keeper = asyncio.run(run_all(world, router))
+    moved, keeper = asyncio.run(run_all(world, router, version=8, hand_over=True))
     assert killed
     require_same(moved, stayed)
     names = {member.engine_id for member in keeper.members()}

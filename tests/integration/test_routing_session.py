@@ -9,13 +9,14 @@ from libra_core.config import LibraConfig
 from libra_core.config.loading import validate_config
 from libra_core.routing.tree_file import load_tree
 from libra_core.runtime.router import tree_path
+from libra_core.runtime.session import Connection
 from libra_core.tracking.metrics import iteration_metrics
 from tests.integration.sessions import session
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
-def config_of(root: Path, **run: Any) -> LibraConfig:
+def config_of(root: Path, kv_transfer: str = "off", **run: Any) -> LibraConfig:
     """Most trajectories pass 20 tokens, so once lengths are known they belong on the larger engine."""
     return validate_config(
         {
@@ -29,6 +30,7 @@ def config_of(root: Path, **run: Any) -> LibraConfig:
                 "max_new_tokens": 160,
                 "max_context_tokens": 320,
                 "engine_start_deadline_s": 600.0,
+                "kv_transfer": kv_transfer,
             },
             "routing": {"policy": "mean_p90", "limits_tokens": [20]},
             "training": {"steps": 8},
@@ -38,27 +40,33 @@ def config_of(root: Path, **run: Any) -> LibraConfig:
     )
 
 
+def run_step(connection: Connection, step: int) -> dict[str, float]:
+    rollout = connection.rollout.take_batch(step)
+    reward = connection.reward.score(rollout.batch_id)
+    update = connection.trainer.update(rollout.batch_id, rollout.policy_version)
+    publication = connection.rollout.publish(update.policy_version)
+    found = iteration_metrics(connection.rollout.iteration_report(step, rollout, reward, update, publication))
+    print("ROUTING", {name: value for name, value in found.items() if name.startswith("routing/")})
+    return found
+
+
 def test_trajectories_move_by_what_others_taught_and_a_resumed_run_knows_it(tmp_path: Path) -> None:
-    first, metrics = tmp_path / "run", list[dict[str, float]]()
+    first = tmp_path / "run"
     with session(config_of(tmp_path), first) as connection:
-        for step in range(3):
-            rollout = connection.rollout.take_batch(step)
-            reward = connection.reward.score(rollout.batch_id)
-            update = connection.trainer.update(rollout.batch_id, rollout.policy_version)
-            publication = connection.rollout.publish(update.policy_version)
-            metrics.append(iteration_metrics(connection.rollout.iteration_report(step, rollout, reward, update, publication)))
+        metrics = [run_step(connection, step) for step in range(3)]
         connection.trainer.save(3)
-    print("ROUTING", [{name: value for name, value in row.items() if name.startswith("routing/")} for row in metrics])
     assert sum(row["routing/moves"] for row in metrics) > 0
     assert sum(row["routing/reprefill_s"] for row in metrics) > 0
+    assert sum(row["routing/handed_over_tokens"] for row in metrics) == 0
     assert metrics[-1]["routing/decision_p50_us"] > 0
     assert 0 < metrics[-1]["routing/accuracy"] <= 1
     known = load_tree(tree_path(first)).learnt
     assert known >= 48
 
     second = tmp_path / "second"
-    with session(config_of(tmp_path, resume=str(first)), second) as connection:
-        rollout = connection.rollout.take_batch(3)
-        connection.reward.score(rollout.batch_id)
-        connection.trainer.update(rollout.batch_id, rollout.policy_version)
+    with session(config_of(tmp_path, kv_transfer="shared_folder", resume=str(first)), second) as connection:
+        metrics = [run_step(connection, step) for step in (3, 4)]
+    assert sum(row["routing/handed_over_tokens"] for row in metrics) > 0
+    assert sum(row["routing/handover_s"] for row in metrics) > 0
+    assert not list(Path("/dev/shm").glob("libra-second-*")), "handed-over KV goes with the run"
     assert load_tree(tree_path(second)).learnt > known

@@ -31,8 +31,7 @@ def test_embedded_workloads_reward_what_they_should(workload: str, agent: str, c
 @pytest.mark.slow
 @pytest.mark.parametrize("agent", BOUNDS)
 def test_repairs_reward_what_they_should_with_64_sandboxes(agent: str, capfd: pytest.CaptureFixture[str]) -> None:
-    limits = ("--set", "workload.sandbox.wall_s=60", "--set", "workload.sandbox.cpu_s=60", "--set", "workload.test_wall_s=59")
-    facts = checked(capfd, "r2e_gym", "--agent", agent, *limits)
+    facts = checked(capfd, "r2e_gym", "--agent", agent)
     low, high = BOUNDS[agent]
     assert low <= facts["success"] <= high
     assert (facts["episodes"], facts["lost"]) == (200, 0)

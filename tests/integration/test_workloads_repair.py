@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 from itertools import cycle
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from libra_core.config.sandbox import SandboxConfig
 from libra_core.config.workload import R2EGymConfig
+from libra_core.engines.warm_start.lessons import RepairLessons, encoded
 from libra_core.errors import ResourceError
 from libra_core.types.trajectory import Prompt
 from libra_core.workloads.chat import Chat
@@ -19,6 +21,7 @@ from libra_core.workloads.r2e_gym.environment import R2EGymEnvironment
 from libra_core.workloads.r2e_gym.repositories import MutatedPackages
 from libra_core.workloads.r2e_gym.source import IssueSource
 from libra_core.workloads.r2e_gym.tasks import PACKAGES_FOLDER, HiddenTest, RepairTask
+from libra_core.workloads.r2e_gym.workspace import TaskFiles
 from libra_core.workloads.sandbox.host import SandboxHost, limits_of
 from libra_core.workloads.sandbox.local import find_isolation
 
@@ -102,7 +105,7 @@ def play(prepared: Path, *turns: str, episodes: int = 1, at_once: int = 1) -> Ch
     def agent(number: int) -> Reciting | ScriptedRepairer | Babbler:
         if turns:
             return Reciting(*turns)
-        return ScriptedRepairer({TASK.key: TASK})
+        return ScriptedRepairer({TASK.key: TASK}, TaskFiles(prepared))
 
     return asyncio.run(checker.run(cycle([prompt]), agent, lambda done: None))
 
@@ -127,11 +130,34 @@ def test_the_right_repair_earns_the_reward_many_times_at_once(prepared: Path) ->
         "sed -i 's/value - value/value + value/' toy/core.py; cp toy/core.py /tmp/x; ln -sf /tmp/x toy/core.py",
         "head -c 3000000 /dev/zero | tr '\\0' x > big; sed -i 's/value - value/value + value/' toy/core.py",
         "echo 'while True: pass' > toy/core.py",
+        "rm toy/core.py; mkdir -p toy/core.py/x; echo 1 > toy/core.py/x/y",
+        "rm -r toy; echo text > toy",
+        "python3 -c \"import os\nfor _ in range(1500): os.mkdir('d'); os.chdir('d')\"",
+        "python3 -c \"import os\nfor _ in range(19): os.mkdir('d' * 200); os.chdir('d' * 200)\nopen('f', 'w')\"",
     ],
 )
 def test_nothing_but_the_repair_earns_it(prepared: Path, command: str) -> None:
     report = play(prepared, bash(command), SUBMIT)
     assert (report.success, report.lost) == (0.0, 0)
+
+
+def test_lessons_hold_what_the_tools_really_answer(prepared: Path) -> None:
+    lesson = RepairLessons([TASK], TaskFiles(prepared)).draw(random.Random(0))
+    repositories = MutatedPackages(prepared, [TASK], SandboxHost(SANDBOX), test_wall_s=30.0)
+    environment = R2EGymEnvironment(CODEC, R2EGymConfig(), repositories)
+    prompt = IssueSource(Chat(CODEC), [TASK], [], seed=0).prompt(TASK)
+
+    async def answers() -> list[str]:
+        episode = await environment.reset(prompt)
+        calls = [environment.parse_call(CODEC.encode(f"{said}<|im_end|>")) for said, _ in lesson.turns]
+        said = [CODEC.decode((await episode.step(call)).token_ids) for call in calls if call is not None]
+        await episode.close()
+        return said
+
+    shown = [CODEC.decode(Chat(CODEC).tool_turn(CODEC.encode_plain(answered))) for _, answered in lesson.turns if answered]
+    assert asyncio.run(answers()) == shown
+    demonstration = encoded(lesson, CODEC, 1024)
+    assert demonstration.token_ids[: len(prompt.token_ids)] == prompt.token_ids
 
 
 def test_a_repair_without_submission_earns_nothing(prepared: Path) -> None:

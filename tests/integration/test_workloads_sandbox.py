@@ -3,15 +3,20 @@
 import asyncio
 import shutil
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from libra_core.errors import ResourceError
+from libra_core.config.sandbox import SandboxConfig
+from libra_core.errors import ResourceError, SandboxLostError
 from libra_core.types.trajectory import ToolStatus
-from libra_core.workloads.sandbox.isolation import Isolation
+from libra_core.workloads.sandbox import local, process
+from libra_core.workloads.sandbox.host import SandboxHost
+from libra_core.workloads.sandbox.isolation import Isolation, Launch
 from libra_core.workloads.sandbox.local import find_isolation
 from libra_core.workloads.sandbox.types import Outcome, SandboxResult
 from support.sandboxes import LIMITS, MIB, Trial
@@ -187,6 +192,18 @@ def test_closing_follows_no_link(trial: Trial, tmp_path: Path) -> None:
     _nothing_left(trial)
 
 
+def test_a_tree_deeper_than_a_path_can_be_long_is_removed(trial: Trial) -> None:
+    nest = "import os\nfor _ in range(3000): os.mkdir('deep'); os.chdir('deep')\nopen('file', 'w').write('x')"
+    trial.run(f'{PYTHON} -c "{nest}"')
+    _nothing_left(trial)
+
+
+def test_nothing_is_hidden_from_the_disk_limit_by_depth(trial: Trial) -> None:
+    nest = "import os, time\nfor _ in range(3000): os.mkdir('deep'); os.chdir('deep')\ntime.sleep(30)"
+    assert trial.run(f'{PYTHON} -c "{nest}"').outcome is Outcome.DISK
+    _nothing_left(trial)
+
+
 def test_a_large_file_is_refused(trial: Trial) -> None:
     result = trial.run("dd if=/dev/zero of=big bs=1M count=64 2>&1; echo; wc -c < big")
     assert int(result.output.split()[-1]) <= LIMITS.file_bytes
@@ -235,6 +252,41 @@ def test_files_outlive_a_command_but_not_the_sandbox(isolation: Isolation) -> No
     result, home = asyncio.run(two_commands())
     assert result.output == "kept\nalso\nfrom the host\n"
     assert not home.exists()
+
+
+def test_a_sandbox_made_for_a_caller_who_has_gone_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    begun = threading.Event()
+
+    def slow(folder: Path) -> None:
+        begun.set()
+        time.sleep(0.3)
+        (folder / "late").touch()
+
+    async def cut_short() -> None:
+        host = SandboxHost(SandboxConfig(open_at_once=1, unsafe_local=True))
+        await host.isolation()
+        opening = asyncio.create_task(host.open(slow))
+        await asyncio.to_thread(begun.wait)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        async with host.opened(lambda folder: None):  # the place is free again
+            pass
+
+    asyncio.run(cut_short())  # ends its threads too
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_supervisor_that_does_not_report_has_lost_the_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hanging(*_: object) -> Launch:
+        return Launch(argv=("/bin/sleep", "30"), order=b"")
+
+    monkeypatch.setattr(local, "launch", hanging)
+    monkeypatch.setattr(local, "_SLACK_S", 0.2)
+    monkeypatch.setattr(process, "_GRACE_S", 0.2)
+    with pytest.raises(SandboxLostError, match="without a report"):
+        Trial(isolation=Isolation.UNSAFE).run("true", wall_s=0.1)
 
 
 def test_a_host_that_isolates_nothing_is_refused_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:

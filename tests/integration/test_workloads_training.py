@@ -28,6 +28,10 @@ def test_tiny_configurations_run_five_iterations(name: str, tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr[-2000:]
     summary = json.loads(done.stdout.splitlines()[-1])
     assert summary["steps"] == 5
+    rows = [json.loads(line) for line in (ROOT / summary["run_dir"] / "metrics.jsonl").read_text().splitlines()]
+    assert sum(row["tools/calls"] - row["tools/malformed"] for row in rows) > 0, "no tool ran"
+    assert max(row["reward/mean"] for row in rows) > 0
+    assert sum(row["reward/failed"] for row in rows) == 0
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,8 @@ def world(*limits: float, in_flight: int = 4, engines_each: int = 2) -> ReplayWo
     costs = CostTable(
         buckets=Buckets(degrees=degrees, limits=(*limits, INFINITY)),
         step_s=tuple(0.04 / degree for degree in degrees),
-        prefill_s_per_token=tuple(1e-4 / degree for degree in degrees),
+        growth=tuple(0.04 for _ in degrees),
+        move_s_per_token=tuple(1e-4 / degree for degree in degrees),
         lengths=tuple(limits[-1] * 2 * share / 100 for share in range(100)),
     )
     return ReplayWorld(costs=costs, engines_per_bucket=(engines_each,) * len(degrees), in_flight=in_flight)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from libra_core.ports.routing import EngineLoad, FinishedTrajectory, TurnContext
 from libra_core.routing.buckets import Buckets
 from libra_core.routing.costs import CostTable, table_for
+from libra_core.runtime.prefill_ahead import MoveWork
 from libra_core.types.ids import EngineId, PromptId, TrajectoryId
 from libra_core.types.trajectory import ToolOutcome, ToolStatus
 
@@ -70,12 +71,16 @@ class CountedMoves:
     """Keeps what an agent loop reports of its moves."""
 
     def __init__(self) -> None:
-        self.reprefills: list[float] = []
+        self.first_tokens: list[float] = []
+        self.works: list[MoveWork] = []
         self.aheads = 0
         self.ends: list[tuple[FinishedTrajectory, int, int]] = []
 
-    def note_reprefill(self, seconds: float) -> None:
-        self.reprefills.append(seconds)
+    def note_first_token(self, seconds: float) -> None:
+        self.first_tokens.append(seconds)
+
+    def note_work(self, work: MoveWork) -> None:
+        self.works.append(work)
 
     def note_ahead(self, seconds: float) -> None:
         self.aheads += 1

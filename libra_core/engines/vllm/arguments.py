@@ -1,12 +1,14 @@
 """Libra's values in vLLM's words."""
 
 import zlib
+from typing import Any
 
 from vllm import SamplingParams
 from vllm.config import WeightTransferConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.sampling_params import RequestOutputKind
 
+from libra_core.engines.vllm.kv_transfer import transfer_config
 from libra_core.engines.vllm.lifetime import HostProcess
 from libra_core.engines.vllm.spec import EngineSpec
 from libra_core.types.trajectory import GenerationRequest
@@ -42,6 +44,7 @@ def engine_arguments(spec: EngineSpec) -> AsyncEngineArgs:
         worker_extension_cls=f"{_WORKER_MODULE}.WorkerExtension",
         weight_transfer_config=WeightTransferConfig(backend=_BACKEND),
         additional_config=HostProcess.current(),
+        kv_transfer_config=transfer_config(spec),
         **memory,
     )
 
@@ -51,7 +54,7 @@ def _engine_seed(spec: EngineSpec) -> int:
     return zlib.crc32(f"{spec.seed}/{spec.engine_id}".encode())
 
 
-def sampling_parameters(request: GenerationRequest) -> SamplingParams:
+def sampling_parameters(request: GenerationRequest, kv_parameters: dict[str, Any] | None) -> SamplingParams:
     """Only `stop_token_ids` end a turn; the model's own end token does not."""
     return SamplingParams(
         max_tokens=request.max_new_tokens,
@@ -61,6 +64,7 @@ def sampling_parameters(request: GenerationRequest) -> SamplingParams:
         logprobs=0,
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
+        extra_args=None if kv_parameters is None else {"kv_transfer_params": kv_parameters},
     )
 
 

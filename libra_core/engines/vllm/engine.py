@@ -17,6 +17,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from libra_core.engines.vllm.arguments import engine_arguments, sampling_parameters, scoring_parameters
+from libra_core.engines.vllm.kv_transfer import Ticket, adopt, offer, request_parameters
 from libra_core.engines.vllm.lifetime import end_processes, unlink_shared_memory
 from libra_core.engines.vllm.spec import EngineFacts, EngineSpec
 from libra_core.engines.vllm.stats import EngineCounters
@@ -84,10 +85,9 @@ class VllmEngine:
             raise ValueError(f"{self._spec.engine_id}: request {request.request_id} is running already")
         turn = self._turns[request.request_id] = TurnBuffer()
         self._counters.request_started()
-        prompt: Any = {"prompt_token_ids": list(request.token_ids), "cache_salt": str(self._version)}
-        stream = engine.generate(prompt, sampling_parameters(request), request.request_id, priority=request.priority)
         try:
-            async for output in stream:
+            await adopt(engine, request, self._version)
+            async for output in self._stream(engine, request):
                 turn.add(output, self._version)
                 if turn.abort_requested and not output.finished:
                     await engine.abort(request.request_id)
@@ -97,6 +97,25 @@ class VllmEngine:
             del self._turns[request.request_id]
             self._counters.request_finished()
         return turn.finished()
+
+    def _stream(self, engine: AsyncLLM, request: GenerationRequest) -> AsyncIterator[Any]:
+        connector = None if self._spec.kv_transfer is None else self._spec.kv_transfer.connector
+        sampling = sampling_parameters(request, request_parameters(connector, request.kv_ticket, self._version))
+        prompt: Any = {"prompt_token_ids": list(request.token_ids), "cache_salt": str(self._version)}
+        return engine.generate(prompt, sampling, request.request_id, priority=request.priority)
+
+    async def offer_kv(self, request_id: str, token_ids: Sequence[int], version: PolicyVersion) -> Ticket | None:
+        """Make the KV of a context that is computed here loadable by another engine, which the ticket enables.
+
+        None when nothing can be handed over: no connector, other weights by now, or evicted. Waits while the engine is paused.
+        """
+        engine, transfer = self._alive(), self._spec.kv_transfer
+        if transfer is None or version != self._version:
+            return None
+        try:
+            return await offer(engine, transfer.connector, request_id, token_ids, version)
+        except EngineDeadError as error:
+            raise self._lose("its engine process died") from error
 
     async def partial(self, request_id: str) -> GeneratedTurn | None:
         """What a running request has sampled so far, as if it were aborted now; None when it is not running."""

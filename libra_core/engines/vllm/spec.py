@@ -1,13 +1,29 @@
 """What an engine is, and the environment its process must be started with. Imports no vllm."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from libra_core.errors import ConfigError
 from libra_core.types.ids import EngineId, PolicyVersion
 
 _CPU_BLOCK_MULTIPLE = 32
 _FIRST_VERSION = PolicyVersion(0)
+
+
+SHARED_FOLDER = "shared_folder"
+"""Libra's own connector."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvTransferSpec:
+    """Which connector hands KV over between engines."""
+
+    connector: str
+    """`SHARED_FOLDER`, or the name of a connector in vLLM or in `module`."""
+    module: str | None = None
+    options: Mapping[str, Any]
+    """vLLM's `kv_connector_extra_config`. For `SHARED_FOLDER`: `folder`, which one run alone uses, and `max_bytes`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +49,7 @@ class EngineSpec:
     threads: int = 1
     """OpenMP threads per rank (CPU only)."""
     start_deadline_s: float = 300.0
+    kv_transfer: KvTransferSpec | None = None
 
     def __post_init__(self) -> None:
         if self.device == "cpu" and self.block_size % _CPU_BLOCK_MULTIPLE:

@@ -17,6 +17,7 @@ class TurnBuffer:
         self._token_ids: list[int] = []
         self._logprobs: list[float] = []
         self._cached_tokens = 0
+        self._loaded_tokens: int | None = None
         self._starts: list[tuple[PolicyVersion, int]] = []
         self._finish_reason = FinishReason.ABORT
         self._spans: tuple[VersionSegment, ...] | None = None
@@ -34,6 +35,7 @@ class TurnBuffer:
             self._logprobs.append(row[token].logprob)
         if completion.finish_reason is not None:
             self._finish_reason = FinishReason(completion.finish_reason)
+            self._take_hand_over(output.kv_transfer_params)
             self._spans = _segments(completion.weight_versions, len(self._token_ids))
 
     def finished(self) -> GeneratedTurn:
@@ -44,6 +46,12 @@ class TurnBuffer:
         """Versions as seen from here: a token that crossed with a publication may be labelled one version late."""
         return self._turn(FinishReason.ABORT, self._observed())
 
+    def _take_hand_over(self, answer: dict[str, Any] | None) -> None:
+        """The shared-folder connector tells what it has loaded, and what vLLM took for loaded and computed after all."""
+        if answer is not None and "loaded_tokens" in answer:
+            self._loaded_tokens = answer["loaded_tokens"]
+            self._cached_tokens -= answer["lost_tokens"]
+
     def _turn(self, reason: FinishReason, versions: tuple[VersionSegment, ...]) -> GeneratedTurn:
         duration_s = time.monotonic() - self._started_s
         return GeneratedTurn(
@@ -52,6 +60,7 @@ class TurnBuffer:
             finish_reason=reason,
             versions=versions,
             cached_tokens=self._cached_tokens,
+            loaded_tokens=self._loaded_tokens,
             first_token_s=duration_s if self._first_token_s is None else self._first_token_s,
             duration_s=duration_s,
         )

@@ -28,6 +28,7 @@ from vllm.platforms import current_platform
 
 from libra_core.engines.broadcast import BroadcastGroup, join_group
 from libra_core.engines.vllm.lifetime import die_with
+from libra_core.engines.vllm.shared_folder import tell_weights
 from libra_core.engines.weight_source import BroadcastWeights, FileWeights, TensorMeta, WeightSource
 
 _BACKEND = "libra"
@@ -99,6 +100,7 @@ class LibraWeightTransfer(WeightTransferEngine[TransportInfo, LoadInfo]):
         with torch.no_grad():
             self.model.load_weights(iter(self._staged))
         self._staged, self._staged_version = [], None
+        tell_weights(update_info.version)
 
     def finish_weight_update(self) -> None:
         if not current_platform.is_cpu():

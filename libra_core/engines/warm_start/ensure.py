@@ -19,6 +19,7 @@ from libra_core.engines.warm_start.policy import new_policy, save_policy
 from libra_core.engines.warm_start.recipe import Report, WarmStartRecipe
 from libra_core.engines.warm_start.result import FACTS_FILE, WarmStartResult, read_result, write_facts
 from libra_core.engines.warm_start.tokenizer import train_tokenizer
+from libra_core.engines.warm_start.tools import make_tool_policy
 from libra_core.errors import ConfigError
 from libra_core.types.trajectory import Prompt
 from libra_core.workloads.search_r1.environment import SearchEnvironment
@@ -35,19 +36,26 @@ def ensure_policy(config: LibraConfig, report: Report) -> WarmStartResult:
     Waits while another process makes the same policy. Only for `model.path` unset.
 
     Raises:
-        ConfigError: when the workload has nothing to teach.
+        ConfigError: when the workload has nothing to teach, or is not asked to.
         NumericsError: when the base success cannot be brought into its window; nothing is cached then.
         DeadlineError: when another process holds the cache for too long.
     """
-    if config.workload.kind != "search_r1":
-        raise ConfigError(f"a warm start teaches search_r1, but workload.kind is {config.workload.kind}; it needs none")
+    searches, tool_steps = config.workload.kind == "search_r1", config.model.warm_start.tool_steps
+    if searches and tool_steps:
+        raise ConfigError(
+            f"model.warm_start.tool_steps = {tool_steps} is not for search_r1, which clean_steps teach; leave it out"
+        )
+    if not searches and not tool_steps:
+        raise ConfigError(
+            f"workload.kind = {config.workload.kind} starts from random weights unless model.warm_start.tool_steps is above 0"
+        )
     started_s = time.monotonic()
     folder = cache_folder(config)
     if not (folder / FACTS_FILE).is_file():
         with exclusive(folder):
             if not (folder / FACTS_FILE).is_file():
                 with made_whole(folder) as scratch:
-                    _make_policy(config, scratch, report)
+                    (_make_policy if searches else make_tool_policy)(config, scratch, report)
                 return read_result(folder, cached=False, seconds=time.monotonic() - started_s)
     report("the warm-started policy is cached", 1.0)
     return read_result(folder, cached=True, seconds=time.monotonic() - started_s)
@@ -82,7 +90,7 @@ def _make_policy(config: LibraConfig, folder: Path, report: Report) -> None:
     recipe.teach_skill()
     skill = meter.success(material.trained)
     base = recipe.lower_base_rate(lambda: meter.success(material.trained))
-    heldout = meter.success(material.heldout)
+    heldout = meter.success(material.heldout) if material.heldout else None
     save_policy(policy, material.tokenizer, folder)
     write_facts(folder, skill_success=skill, base_success=base, heldout_success=heldout)
     report(f"warm start done, base success {base:.2f}", 1.0)

@@ -22,9 +22,7 @@ class SuccessMeter:
         self._seed = seed
 
     def success(self, prompts: Sequence[Prompt]) -> float:
-        """Mean reward, 0..1; nan without prompts."""
-        if not prompts:
-            return float("nan")
+        """Mean reward, 0..1."""
         trajectories = self._sampler.sample(prompts, self._seed)
         rewards = [self._environment.judge(prompt, t) for prompt, t in zip(prompts, trajectories, strict=True)]
         return sum(rewards) / len(rewards)

@@ -54,11 +54,12 @@ class WarmStartRecipe:
 
     def teach_skill(self) -> None:
         """Correct demonstrations: linear warm-up, constant, then linear decay."""
-        steps = self._settings.clean_steps
-        batches = self._batches(CLEAN)
-        for step in range(steps):
-            loss = self._imitator.step(next(batches), schedule(step, steps))
-            self._report(f"teaching to search and to read, loss {loss:.2f}", _SKILL_WORK_SHARE * (step + 1) / steps)
+        teach(
+            self._imitator,
+            self._batches(CLEAN),
+            self._settings.clean_steps,
+            lambda loss, share: self._report(f"teaching to search and to read, loss {loss:.2f}", _SKILL_WORK_SHARE * share),
+        )
 
     def lower_base_rate(self, measure: Callable[[], float]) -> float:
         """Mixed demonstrations until `measure` lies in the window; returns the last measurement.
@@ -87,19 +88,29 @@ class WarmStartRecipe:
         )
 
     def _imitate(self, mix: DemonstrationMix, steps: int) -> None:
-        batches = self._batches(mix)
+        mixed = self._batches(mix)
         for _ in range(steps):
-            self._imitator.step(next(batches), _MIXED_RATE_SHARE)
+            self._imitator.step(next(mixed), _MIXED_RATE_SHARE)
 
     def _batches(self, mix: DemonstrationMix) -> Iterator[list[Demonstration]]:
-        """Endless; demonstrations of similar length share a batch, which saves a third of the padding."""
-        size = self._settings.batch_size
-        while True:
-            pool = [self._demonstrator.draw(mix, self._rng) for _ in range(size * _POOLED_BATCHES)]
-            pool.sort(key=lambda demonstration: len(demonstration.token_ids))
-            batches = [pool[start : start + size] for start in range(0, len(pool), size)]
-            self._rng.shuffle(batches)
-            yield from batches
+        return batches(lambda: self._demonstrator.draw(mix, self._rng), self._settings.batch_size, self._rng)
+
+
+def batches(draw: Callable[[], Demonstration], size: int, rng: random.Random) -> Iterator[list[Demonstration]]:
+    """Endless; demonstrations of similar length share a batch, which saves a third of the padding."""
+    while True:
+        pool = [draw() for _ in range(size * _POOLED_BATCHES)]
+        pool.sort(key=lambda demonstration: len(demonstration.token_ids))
+        pooled = [pool[start : start + size] for start in range(0, len(pool), size)]
+        rng.shuffle(pooled)
+        yield from pooled
+
+
+def teach(imitator: Imitator, stream: Iterator[list[Demonstration]], steps: int, report: Callable[[float, float], None]) -> None:
+    """`steps` steps by `schedule`; `report` is told the loss and the share that is done."""
+    for step in range(steps):
+        loss = imitator.step(next(stream), schedule(step, steps))
+        report(loss, (step + 1) / steps)
 
 
 def schedule(step: int, steps: int) -> float:

@@ -17,8 +17,8 @@ class WarmStartResult:
     """After the correct demonstrations alone: about what reinforcement can bring back at once."""
     base_success: float
     """Of the policy in the folder, on questions about training countries."""
-    heldout_success: float
-    """Of the policy in the folder, on countries whose facts no demonstration held; nan when none are held out.
+    heldout_success: float | None
+    """Of the policy in the folder, on countries whose facts no demonstration held; None when none are held out.
 
     Their names do occur in demonstrations, joined at random with others.
     """
@@ -27,7 +27,7 @@ class WarmStartResult:
     """Of this call: a cached policy takes milliseconds."""
 
 
-def write_facts(folder: Path, *, skill_success: float, base_success: float, heldout_success: float) -> None:
+def write_facts(folder: Path, *, skill_success: float, base_success: float, heldout_success: float | None) -> None:
     facts = {"skill_success": skill_success, "base_success": base_success, "heldout_success": heldout_success}
     (folder / FACTS_FILE).write_text(json.dumps(facts, indent=2), encoding="utf-8")
 

@@ -7,13 +7,14 @@ longer prompts, tool text) is fed one token per step from a queue.
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from transformers import DynamicCache, Qwen3ForCausalLM
 
+from libra_core.ports.environment import TurnStops
 from libra_core.types.ids import GroupId, TrajectoryId
-from libra_core.types.trajectory import FinishReason, Prompt, ToolReturn, Trajectory
-from libra_core.workloads.search_r1.environment import SearchEnvironment
+from libra_core.types.trajectory import FinishReason, Prompt, ToolCall, ToolReturn, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,18 @@ class SamplingLimits:
     max_context_tokens: int
     max_turns: int
     temperature: float = 1.0
+
+
+class InstantTools(Protocol):
+    """What a sampler without an event loop needs of an environment."""
+
+    def stops(self) -> TurnStops: ...
+
+    def parse_call(self, turn_token_ids: Sequence[int]) -> ToolCall | None: ...
+
+    def call_tool(self, prompt: Prompt, call: ToolCall) -> ToolReturn:
+        """Called once at a time for each prompt."""
+        ...
 
 
 @dataclass(slots=True)
@@ -65,7 +78,7 @@ class _Conversation:
 class ConversationSampler:
     """Samples every prompt once, with the environment's own tools."""
 
-    def __init__(self, policy: Qwen3ForCausalLM, environment: SearchEnvironment, limits: SamplingLimits) -> None:
+    def __init__(self, policy: Qwen3ForCausalLM, environment: InstantTools, limits: SamplingLimits) -> None:
         self._policy = policy
         self._environment = environment
         self._limits = limits

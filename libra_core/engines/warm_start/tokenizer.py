@@ -1,14 +1,15 @@
 """Byte-level BPE trained on the corpus, with every tag as one special token."""
 
+import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from libra_core.errors import ConfigError
 from libra_core.workloads.search_r1 import tags
-from libra_core.workloads.search_r1.facts import World
+from libra_core.workloads.search_r1.facts import World, load_world
 from libra_core.workloads.search_r1.passages import corpus
 from libra_core.workloads.search_r1.questions import one_hop, two_hop
 
@@ -19,8 +20,19 @@ def train_tokenizer(world: World, vocab_size: int) -> Tokenizer:
     Raises:
         ConfigError: when the corpus yields fewer than `vocab_size` tokens.
     """
+    return _trained(_texts(world), pre_tokenizers.ByteLevel(add_prefix_space=False), vocab_size)
+
+
+def train_tool_tokenizer(texts: Sequence[str], vocab_size: int) -> Tokenizer:
+    """Merges come from `texts` first. Every digit is a token, so that a number is copied as it is read wherever it stands."""
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    words = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    return _trained(itertools.chain(texts, _texts(load_world())), words, vocab_size)
+
+
+def _trained(texts: Iterable[str], words: pre_tokenizers.PreTokenizer, vocab_size: int) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = words
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -28,7 +40,7 @@ def train_tokenizer(world: World, vocab_size: int) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_texts(world), trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     if tokenizer.get_vocab_size() != vocab_size:
         raise ConfigError(
             f"model.tiny.vocab_size = {vocab_size}, but the corpus yields only {tokenizer.get_vocab_size()} tokens; lower it"

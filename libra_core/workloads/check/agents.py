@@ -2,14 +2,19 @@
 
 import json
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from libra_core.types.trajectory import Prompt
+from libra_core.workloads.dapo_math.programs import program_of
+from libra_core.workloads.r2e_gym.solution import replacement, view_window
 from libra_core.workloads.r2e_gym.tasks import RepairTask
+from libra_core.workloads.r2e_gym.workspace import TaskFiles
 from libra_core.workloads.search_r1 import tags
 
 _END: Final = tags.MESSAGE_END
+_PRINTED: Final = re.compile(r"(-?\d+)\n\[exit code 0\]")
 
 
 class Agent(Protocol):
@@ -39,15 +44,21 @@ class RandomSearcher:
 
 
 class ScriptedMathematician:
-    """Boxes the right answer; first runs a program when there is a tool."""
+    """Boxes the right answer; where there is a tool, it runs a program first and boxes the whole number that this printed."""
 
     def __init__(self, *, python: bool) -> None:
         self._python = python
 
     def say(self, prompt: Prompt, answers: Sequence[str]) -> str:
         if self._python and not answers:
-            return f"{_call('python', code='print(6 * 7)')}{_END}"
-        return f"So it is \\boxed{{{prompt.answers[0]}}}.{_END}"
+            program = program_of(prompt.kind.rpartition("/")[2], prompt.text) or f"print({prompt.answers[0]!r})"
+            return f"{tool_call('python', code=program)}{_END}"
+        printed = _PRINTED.search(answers[-1]) if answers else None
+        return f"{boxed(printed.group(1) if printed else prompt.answers[0])}{_END}"
+
+
+def boxed(answer: str) -> str:
+    return f"\\boxed{{{answer}}}"
 
 
 class RandomMathematician:
@@ -55,30 +66,32 @@ class RandomMathematician:
         self._rng = rng
 
     def say(self, prompt: Prompt, answers: Sequence[str]) -> str:
-        return f"\\boxed{{{self._rng.randrange(-1000, 1000)}}}{_END}"
+        return f"{boxed(str(self._rng.randrange(-1000, 1000)))}{_END}"
 
 
 class ScriptedRepairer:
-    """Looks at the faulty line, puts the right one back, runs the example and submits."""
+    """Looks at the faulty line, puts the right one back, imports the module and submits."""
 
-    def __init__(self, tasks: Mapping[str, RepairTask]) -> None:
+    def __init__(self, tasks: Mapping[str, RepairTask], files: TaskFiles) -> None:
         self._tasks = tasks
+        self._files = files
 
     def say(self, prompt: Prompt, answers: Sequence[str]) -> str:
         task = self._tasks[prompt.instance]
-        replace = (
-            "import sys\np, n, a, b = sys.argv[1:]\nlines = open(p, newline='').read().split('\\n')\n"
-            "assert lines[int(n) - 1] == a\nlines[int(n) - 1] = b\nopen(p, 'w', newline='').write('\\n'.join(lines))\n"
-        )
-        words = " ".join(_quoted(word) for word in (task.path, str(task.line), task.after, task.before))
-        module = task.tests[0].module
-        turns = (
-            _call("view", path=task.path, start=max(1, task.line - 3), end=task.line + 3),
-            _call("bash", command=f"python3 -c {_quoted(replace)} {words}"),
-            _call("python", code=f"import {module}"),
-            _call("submit"),
-        )
+        view, edit, submit = repair_calls(task, self._files.faulty(task))
+        turns = (view, edit, tool_call("bash", command=f"python3 -c 'import {task.tests[0].module}'"), submit)
         return f"{turns[min(len(answers), len(turns) - 1)]}{_END}"
+
+
+def repair_calls(task: RepairTask, faulty: str) -> tuple[str, str, str]:
+    """Look, edit, submit; `faulty` is the file with the fault."""
+    start, end = view_window(task)
+    old, new = replacement(faulty, task)
+    return (
+        tool_call("view", path=task.path, start=start, end=end),
+        tool_call("edit", path=task.path, old=old, new=new),
+        tool_call("submit"),
+    )
 
 
 class RandomRepairer:
@@ -89,12 +102,12 @@ class RandomRepairer:
 
     def say(self, prompt: Prompt, answers: Sequence[str]) -> str:
         turns = (
-            _call("bash", command=self._rng.choice(("ls", "ls -R | head", "cat nothing", "echo x > new.py"))),
-            _call("view", path="."),
-            _call("search", pattern=self._rng.choice(("def ", "return", "["))),
-            _call("python", code="print(1)"),
-            _call("edit", path="new.py", old="", new=f"x = {self._rng.random()}\n"),
-            _call("submit"),
+            tool_call("bash", command=self._rng.choice(("ls", "ls -R | head", "cat nothing", "echo x > new.py"))),
+            tool_call("view", path="."),
+            tool_call("search", pattern=self._rng.choice(("def ", "return", "["))),
+            tool_call("python", code="print(1)"),
+            tool_call("edit", path="new.py", old="", new=f"x = {self._rng.random()}\n"),
+            tool_call("submit"),
         )
         return f"{self._rng.choice(turns)}{_END}"
 
@@ -129,16 +142,12 @@ _BABBLE: Final[tuple[Callable[[random.Random], str], ...]] = (
     lambda rng: "<search> a</search><search> b</search>",
     lambda rng: '<tool_call>{"name": "bash", "arguments": {"command": 7}}</tool_call>',
     lambda rng: '<tool_call>{"name": "nothing", "arguments": {}}</tool_call>',
-    lambda rng: _call("bash", command=_noise(rng).replace("\0", "")),
-    lambda rng: _call("python", code=_noise(rng)),
-    lambda rng: _call("edit", path="../../etc/passwd", old="", new=_noise(rng)),
+    lambda rng: tool_call("bash", command=_noise(rng).replace("\0", "")),
+    lambda rng: tool_call("python", code=_noise(rng)),
+    lambda rng: tool_call("edit", path="../../etc/passwd", old="", new=_noise(rng)),
     lambda rng: "\\boxed{" * 50,
 )
 
 
-def _call(tool: str, **arguments: object) -> str:
+def tool_call(tool: str, **arguments: object) -> str:
     return f"<tool_call>{json.dumps({'name': tool, 'arguments': arguments})}</tool_call>"
-
-
-def _quoted(word: str) -> str:
-    return "'" + word.replace("'", "'\"'\"'") + "'"

@@ -19,6 +19,7 @@ from libra_core.workloads.check.agents import (
     ScriptedSearcher,
 )
 from libra_core.workloads.r2e_gym.tasks import read_tasks
+from libra_core.workloads.r2e_gym.workspace import TaskFiles
 
 AgentName = Literal["scripted", "random", "garbage"]
 
@@ -37,8 +38,9 @@ def cast(config: LibraConfig, name: AgentName) -> Callable[[int], Agent]:
         case DapoMathConfig(python_tool=python):
             return _made(name, lambda: ScriptedMathematician(python=python), RandomMathematician)
         case R2EGymConfig(train_files=()):
-            tasks = {task.key: task for task in read_tasks(Path(config.workload.prepared))}
-            return _made(name, lambda: ScriptedRepairer(tasks), RandomRepairer)
+            prepared = Path(config.workload.prepared)
+            tasks = {task.key: task for task in read_tasks(prepared)}
+            return _made(name, lambda: ScriptedRepairer(tasks, TaskFiles(prepared)), RandomRepairer)
         case _:
             raise ConfigError(f"there is no {name} agent for workload.kind = {config.workload.kind}; use garbage")
 

@@ -16,7 +16,7 @@ from libra_core.workloads.python_tool import PYTHON_TOOL, PythonEpisode
 from libra_core.workloads.sandbox.host import SandboxHost
 from libra_core.workloads.spoken import last_turn
 from libra_core.workloads.text_codec import TextCodec
-from libra_core.workloads.tool_text import fitted
+from libra_core.workloads.tool_text import tool_tokens
 
 PYTHON_HELP: Final = (
     'You may run Python: <tool_call>{"name": "python", "arguments": {"code": "print(1 + 1)"}}</tool_call> ends your turn, and '
@@ -70,6 +70,6 @@ class DapoMathEnvironment:
         return self._answer(call, ToolStatus.MALFORMED, "There are no tools.", 0.0)
 
     def _answer(self, call: ToolCall, status: ToolStatus, text: str, duration_s: float) -> ToolReturn:
-        body = fitted(self._codec.encode_plain(text), self._codec, self._settings.max_tool_tokens)
+        body = tool_tokens(text, self._codec, self._settings.max_tool_tokens)
         tool = call.tool if call.tool == PYTHON_TOOL else "unknown"
         return ToolReturn(tool=tool, status=status, token_ids=self._chat.tool_turn(body), duration_s=duration_s)

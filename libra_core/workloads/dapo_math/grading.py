@@ -11,6 +11,11 @@ from libra_core.errors import DeadlineError
 from libra_core.workloads.dapo_math.answers import same_value
 
 _READY_S: Final = 60.0
+"""For importing sympy on a busy host."""
+_LIFE: Final = 1000
+"""Answers after which a worker is replaced: what sympy remembers of them counts against its memory, and an answer that finds no
+room there equals nothing.
+"""
 
 
 class GraderPool:
@@ -63,8 +68,8 @@ class GraderPool:
         return worker
 
     def _settle(self, worker: "_Worker") -> None:
-        """Back among the idle ones when it answered all it was asked."""
-        if worker.asked == worker.answered:
+        """Back among the idle ones when it answered all it was asked and is not old."""
+        if worker.asked == worker.answered and worker.asked < _LIFE:
             self._idle.append(worker)
         else:
             worker.kill()

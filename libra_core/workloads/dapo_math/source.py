@@ -54,9 +54,7 @@ class MathPromptSource:
         return tuple(self.prompt(problem, "heldout/") for problem in self._heldout(count))
 
     def prompt(self, problem: MathProblem, prefix: str = "") -> Prompt:
-        messages = problem.messages
-        if self._help:
-            messages = (*messages[:-1], replace(messages[-1], content=f"{messages[-1].content}\n{self._help}"))
+        messages = with_help(problem.messages, self._help) if self._help else problem.messages
         return Prompt(
             prompt_id=PromptId(prefix + problem.key),
             token_ids=self._chat.prompt(messages),
@@ -64,6 +62,11 @@ class MathPromptSource:
             answers=(problem.answer,),
             kind=prefix + problem.source,
         )
+
+
+def with_help(messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:
+    """`text` below the last of them."""
+    return (*messages[:-1], replace(messages[-1], content=f"{messages[-1].content}\n{text}"))
 
 
 def _text(messages: Sequence[Message]) -> str:

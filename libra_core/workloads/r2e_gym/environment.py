@@ -14,7 +14,7 @@ from libra_core.workloads.r2e_gym.tools import SUBMIT, USAGE, command_of, tool_n
 from libra_core.workloads.sandbox.types import Sandbox
 from libra_core.workloads.spoken import last_turn
 from libra_core.workloads.text_codec import TextCodec
-from libra_core.workloads.tool_text import fitted
+from libra_core.workloads.tool_text import tool_tokens
 
 _NO_CALL: Final = "this turn holds no tool call"
 
@@ -53,7 +53,7 @@ class R2EGymEnvironment:
         return self._codec.decode(token_ids)
 
     def answer(self, call: ToolCall, status: ToolStatus, text: str, duration_s: float) -> ToolReturn:
-        body = fitted(self._codec.encode_plain(text), self._codec, self._settings.max_tool_tokens)
+        body = tool_tokens(text, self._codec, self._settings.max_tool_tokens)
         return ToolReturn(tool=tool_name(call), status=status, token_ids=self._chat.tool_turn(body), duration_s=duration_s)
 
     async def collect(self, sandbox: Sandbox, instance: str) -> str:

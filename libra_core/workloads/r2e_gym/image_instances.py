@@ -18,6 +18,12 @@ _KNOWN: Final = "SWE-bench (instance_id, problem_statement, FAIL_TO_PASS) and R2
 _HIDDEN: Final = "r2e_tests"
 """In the root of an R2E-Gym image; its script looks for it in the repository."""
 _RUNNER: Final = "run_tests.sh"
+_PATCH: Final = "/tmp/libra.patch"
+_APPLY: Final = (
+    f"base64 -d > {_PATCH} && "
+    f"git apply --whitespace=nowarn --exclude='{_HIDDEN}' --exclude='{_HIDDEN}/*' --exclude={_RUNNER} {_PATCH}"
+)
+"""Without the hidden tests once more: the patch was made where the policy may have replaced any program."""
 _ACTIVATE: Final = "if [ -f /opt/miniconda3/bin/activate ]; then . /opt/miniconda3/bin/activate testbed; fi"
 
 
@@ -104,16 +110,16 @@ class ImageRepositories:
         return sandbox
 
     async def collect(self, sandbox: Sandbox, instance: str) -> str:
-        """What changed, but for the hidden tests."""
-        paths = f"-- . ':!{_HIDDEN}' ':!{_RUNNER}'"
-        result = await sandbox.run(shell(f"git add -A && git diff --cached --binary HEAD {paths}"))
+        """What changed, but for the hidden tests, as a patch in base64: its bytes need be no text."""
+        patch = f"git add -A && git diff --cached --binary HEAD -- . ':!{_HIDDEN}' ':!{_RUNNER}' > {_PATCH}"
+        result = await sandbox.run(shell(f"{{ {patch} && base64 {_PATCH}; }} 2>/dev/null"))
         return result.output if result.exit_code == 0 and result.outcome is Outcome.EXITED else ""
 
     async def passes(self, instance: str, submission: str) -> bool:
         chosen = self._instances[instance]
         sandbox = await self._fresh(instance)
         try:
-            applied = await sandbox.run(shell("git apply --whitespace=nowarn -", submission))
+            applied = await sandbox.run(shell(_APPLY, submission))
             if applied.exit_code != 0:
                 return False
             if chosen.test_patch:

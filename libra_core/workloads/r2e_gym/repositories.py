@@ -1,5 +1,6 @@
 """Where the repositories of a data set come from: opening one, collecting what changed, running the hidden tests."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -43,7 +44,8 @@ class MutatedPackages:
         return await self._host.open(self._files.fill(self._tasks[instance]))
 
     async def collect(self, sandbox: Sandbox, instance: str) -> str:
-        result = await sandbox.run(script_command("collect.py", self._files.manifest(self._tasks[instance])))
+        manifest = await asyncio.to_thread(self._files.manifest, self._tasks[instance])
+        result = await sandbox.run(script_command("collect.py", manifest))
         if result.exit_code == 0:
             return result.output
         if result.exit_code == _TOO_LARGE or result.outcome is not Outcome.EXITED:

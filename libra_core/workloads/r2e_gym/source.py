@@ -34,7 +34,7 @@ class IssueSource(EpochSource[Issue]):
     """The task is the issue's text and how to use the tools."""
 
     def prompt(self, row: Issue, prefix: str = "") -> Prompt:
-        message = Message(role="user", content=_INSTRUCTION.format(row.issue, USAGE))
+        message = issue_message(row)
         return Prompt(
             prompt_id=PromptId(prefix + row.key),
             token_ids=self._chat.prompt((message,)),
@@ -43,6 +43,10 @@ class IssueSource(EpochSource[Issue]):
             kind=prefix + row.package,
             instance=row.key,
         )
+
+
+def issue_message(row: Issue) -> Message:
+    return Message(role="user", content=_INSTRUCTION.format(row.issue, USAGE))
 
 
 def split_tasks(tasks: Sequence[Task], heldout_share: float) -> tuple[list[Task], list[Task]]:

@@ -1,6 +1,7 @@
 """All sandboxes of one process: chooses how to isolate, bounds how many are open and how many commands run."""
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -75,7 +76,7 @@ class SandboxHost:
         isolation = await self.isolation()
         await self._places.acquire()
         try:
-            sandbox = await asyncio.to_thread(LocalSandbox, isolation, self._view, self._limits, prepare)
+            sandbox = await _made(lambda: LocalSandbox(isolation, self._view, self._limits, prepare))
         except BaseException:
             self._places.release()
             raise
@@ -85,7 +86,9 @@ class SandboxHost:
         """A container of an image that the container program has or can fetch."""
         await self._places.acquire()
         try:
-            sandbox = await ContainerSandbox.start(self._config.container, image, self._limits)
+            sandbox = await ContainerSandbox.start(
+                self._config.container, image, self._limits, deadline_s=self._config.container_start_s
+            )
         except BaseException:
             self._places.release()
             raise
@@ -98,3 +101,28 @@ class SandboxHost:
             yield sandbox
         finally:
             await sandbox.close()
+
+
+async def _made(make: Callable[[], LocalSandbox]) -> LocalSandbox:
+    """In a thread, which cannot be cancelled: of thread and caller, whoever is last removes what nobody waits for any more."""
+    lock = threading.Lock()
+    made: list[LocalSandbox] = []
+    gone = False
+
+    def work() -> LocalSandbox:
+        sandbox = make()
+        with lock:
+            made.append(sandbox)
+            unwanted = gone
+        if unwanted:
+            sandbox.remove()
+        return sandbox
+
+    try:
+        return await asyncio.to_thread(work)
+    except asyncio.CancelledError:
+        with lock:
+            gone = True
+        for sandbox in made:
+            sandbox.remove()
+        raise

@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import shutil
-import stat
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from libra_core.errors import ResourceError, SandboxLostError
 from libra_core.workloads.sandbox.isolation import UNPRIVILEGED_ID, Isolation, Placement, launch
-from libra_core.workloads.sandbox.process import Conversation, converse
+from libra_core.workloads.sandbox.process import Conversation, Program, converse
 from libra_core.workloads.sandbox.types import Outcome, SandboxCommand, SandboxLimits, SandboxResult
 from libra_core.workloads.sandbox.view import FileView, host_view, write_etc
 
@@ -58,14 +58,21 @@ class LocalSandbox:
         started_s = time.monotonic()
         try:
             said = await converse(
-                start.argv, order=start.order, output_bytes=limits.output_bytes, deadline_s=limits.wall_s + _SLACK_S
+                Program(argv=start.argv, environment={"PATH": os.defpath}),
+                order=start.order,
+                output_bytes=limits.output_bytes,
+                deadline_s=limits.wall_s + _SLACK_S,
             )
         except OSError as error:
             raise SandboxLostError(f"the sandbox cannot start: {error}") from None
         return _result(said, time.monotonic() - started_s)
 
     async def close(self) -> None:
-        await asyncio.to_thread(_remove, self._place.home)
+        await asyncio.to_thread(self.remove)
+
+    def remove(self) -> None:
+        """What `close` does, blocking."""
+        _remove(self._place.home)
 
 
 def _result(said: Conversation, duration_s: float) -> SandboxResult:
@@ -75,16 +82,18 @@ def _result(said: Conversation, duration_s: float) -> SandboxResult:
 
 
 def _ending(said: Conversation) -> tuple[Outcome, int | None]:
+    """A command that passes its deadline is reported by the supervisor; without a report nothing is known about the command."""
     if said.over_output:
         return Outcome.OUTPUT, None
-    if said.timed_out:
-        return Outcome.TIMEOUT, None
     try:
         report: dict[str, Any] = json.loads(said.report.splitlines()[-1])
         outcome = Outcome(report["reason"])
     except (ValueError, KeyError, IndexError, TypeError):
         told = said.report.decode("utf-8", errors="replace").strip()[-300:] or "nothing"
-        raise SandboxLostError(f"the sandbox ended without a report (exit code {said.exit_code}); it said: {told}") from None
+        late = f", {_SLACK_S:g} s after the command's deadline" if said.timed_out else ""
+        raise SandboxLostError(
+            f"the sandbox ended without a report (exit code {said.exit_code}){late}; it said: {told}"
+        ) from None
     return outcome, report["exit_code"]
 
 
@@ -99,14 +108,14 @@ def _give_away(home: Path) -> None:
 
 
 def _remove(home: Path) -> None:
-    """Folders that the command made unreadable are opened first; nothing is followed out of `home`."""
-    shutil.rmtree(home, ignore_errors=True)
-    if home.exists():
-        for folder, folders, _ in os.walk(home):
-            for name in folders:
-                if not (path := Path(folder, name)).is_symlink():
-                    path.chmod(stat.S_IRWXU)
-        shutil.rmtree(home, ignore_errors=True)
+    """By the system's programs: they take trees deeper than Python's recursion and than a path may be long, and follow no link.
+
+    Folders that the command made unreadable are opened for a second try.
+    """
+    for program in (("rm", "-rf"), ("chmod", "-R", "u+rwx"), ("rm", "-rf")):
+        if not home.exists():
+            return
+        subprocess.run([*program, "--", str(home)], stderr=subprocess.DEVNULL, check=False)
     if home.exists():
         logger.warning("%s could not be removed", home)
 

@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import IO, Final
 
@@ -29,10 +29,19 @@ class Conversation:
     exit_code: int
 
 
-async def converse(
-    argv: Sequence[str], *, order: bytes, output_bytes: int, deadline_s: float, environment: Mapping[str, str] | None = None
-) -> Conversation:
-    """Start `argv`, write `order`, keep its input open and read it until it ends.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What to start."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str] | None
+    """None: Libra's own."""
+    reads_to_end: bool = False
+    """It waits for the end of its input, which follows the order then. Libra's supervisors take the end for a request to stop."""
+
+
+async def converse(program: Program, *, order: bytes, output_bytes: int, deadline_s: float) -> Conversation:
+    """Start the program, write `order` and read it until it ends.
 
     Past `output_bytes`, past the deadline or when cancelled its input is closed, which asks it to end; SIGKILL follows.
 
@@ -40,17 +49,17 @@ async def converse(
         SandboxLostError: when its pipes stay open even then.
     """
     child = subprocess.Popen(
-        list(argv),
+        list(program.argv),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=dict(environment or {"PATH": os.defpath}),
+        env=program.environment,
         cwd="/",
         start_new_session=True,
     )
     talk = _Talk(child, output_bytes)
     try:
-        return await talk.hold(order, deadline_s)
+        return await talk.hold(order, deadline_s, ends_order=program.reads_to_end)
     finally:
         talk.end()
 
@@ -72,10 +81,10 @@ class _Talk:
         self._kill: asyncio.TimerHandle | None = None
         self.over_output = False
 
-    async def hold(self, order: bytes, deadline_s: float) -> Conversation:
+    async def hold(self, order: bytes, deadline_s: float, *, ends_order: bool) -> Conversation:
         reading = asyncio.gather(self._read(self._stdout, self._output_bytes), self._read(self._stderr, _MAX_REPORT))
         try:
-            timed_out = await self._is_late(reading, order, deadline_s)
+            timed_out = await self._is_late(reading, self._write(order, ends_order), deadline_s)
             output, report = await self._ended(reading)
         finally:
             reading.cancel()
@@ -88,11 +97,13 @@ class _Talk:
             exit_code=self._child.returncode,
         )
 
-    async def _is_late(self, reading: "asyncio.Future[tuple[bytes, bytes]]", order: bytes, deadline_s: float) -> bool:
+    async def _is_late(
+        self, reading: "asyncio.Future[tuple[bytes, bytes]]", writing: Coroutine[None, None, None], deadline_s: float
+    ) -> bool:
         """Whether the child had to be asked to end at its deadline."""
         try:
             async with asyncio.timeout(deadline_s):
-                await self._write(order)
+                await writing
                 await asyncio.shield(reading)
                 await self._gone.wait()
         except TimeoutError:
@@ -110,7 +121,7 @@ class _Talk:
             raise SandboxLostError("a process outlived its sandbox and holds its pipes open") from None
         return said
 
-    async def _write(self, order: bytes) -> None:
+    async def _write(self, order: bytes, ends_order: bool) -> None:
         """In pieces that a pipe takes without blocking; the child reads the whole order before anything else."""
         os.set_blocking(self._input.fileno(), False)
         left = memoryview(order)
@@ -121,6 +132,8 @@ class _Talk:
                 await asyncio.sleep(0.001)
             except BrokenPipeError:
                 return
+        if ends_order:
+            self._input.close()
 
     async def _read(self, stream: IO[bytes], limit: int) -> bytes:
         """Everything up to `limit`; what follows is read and thrown away, so that the child never blocks on it."""

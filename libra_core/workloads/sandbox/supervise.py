@@ -22,6 +22,8 @@ _FIRST_LOOK_S, _LATER_LOOK_S, _DISK_LOOK_S = 0.02, 0.1, 0.5
 _ADDRESS_SPACE_FACTOR = 2
 """A process may reserve this many times the memory that all of them may use: interpreters reserve more than they touch."""
 _MAX_FILES = 50_000
+_MAX_PATH = 4000
+"""Bytes; below what the kernel takes, so that nothing can be hidden where it cannot be measured."""
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -125,11 +127,14 @@ def _resident_bytes(pid: int) -> int:
 
 
 def disk_bytes(roots: list[str], limit: int) -> int:
-    """Bytes below `roots`; stops counting past `limit` or past too many files, and answers more than the limit then."""
+    """Bytes below `roots`; past `limit`, too many files or a path too long it answers more than the limit."""
     total = files = 0
     stack = list(roots)
     while stack:
-        with contextlib.suppress(OSError), os.scandir(stack.pop()) as entries:
+        folder = stack.pop()
+        if len(os.fsencode(folder)) > _MAX_PATH:
+            return limit + 1
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 files += 1
                 if files > _MAX_FILES or total > limit:

@@ -15,6 +15,7 @@ from libra_core.workloads.search_r1.retrievers import Retriever
 from libra_core.workloads.search_r1.scoring import exact_match, token_f1
 from libra_core.workloads.spoken import last_turn
 from libra_core.workloads.text_codec import TextCodec
+from libra_core.workloads.tool_text import CHARACTERS_PER_TOKEN
 
 SEARCH_TOOL: Final = "search"
 INSTRUCTION: Final = (
@@ -81,8 +82,8 @@ class TagSearchEnvironment:
             return self._answer(call, ToolStatus.ERROR, "Nothing found.", duration_s)
         body: list[int] = []
         for number, passage in enumerate(passages, start=1):
-            encoded = self._codec.encode_plain(_document_text(number, passage))
-            body += encoded[: self._settings.max_passage_tokens]
+            text = _document_text(number, passage)[: CHARACTERS_PER_TOKEN * self._settings.max_passage_tokens]
+            body += self._codec.encode_plain(text)[: self._settings.max_passage_tokens]
         return self._wrapped(call, ToolStatus.OK, body, duration_s)
 
     def _answer(self, call: ToolCall, status: ToolStatus, text: str, duration_s: float) -> ToolReturn:

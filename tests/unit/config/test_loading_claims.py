@@ -47,6 +47,31 @@ def test_set_overrides_a_nested_value(tmp_path: Path) -> None:
     assert config.rollout.engines[0].tp == 2
 
 
+@pytest.mark.parametrize(
+    ("text", "connector"),
+    [("{}", None), ("{rollout: {kv_transfer: off}}", None), ("{rollout: {kv_transfer: shared_folder}}", "shared_folder")],
+)
+def test_a_kv_connector_is_off_by_default_and_named_in_one_word(tmp_path: Path, text: str, connector: str | None) -> None:
+    config = load_config(_write(tmp_path, "a.yaml", text))
+    assert config.rollout.kv_transfer.connector == connector
+    assert load_config(_write(tmp_path, "again.yaml", resolved_yaml(config))) == config
+
+
+def test_options_of_a_kv_connector_go_to_vllms_own_alone(tmp_path: Path) -> None:
+    text = "rollout: {{kv_transfer: {{connector: {}, options: {{backends: [UCX]}}}}}}"
+    config = load_config(_write(tmp_path, "a.yaml", text.format("NixlConnector")))
+    assert config.rollout.kv_transfer.options == {"backends": ["UCX"]}
+    with pytest.raises(ConfigError, match="the connector is shared_folder; name one, or leave them out"):
+        load_config(_write(tmp_path, "b.yaml", text.format("shared_folder")))
+
+
+def test_a_kv_connector_that_may_mix_policy_versions_needs_somebody_who_vouches_for_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="ExampleConnector is not known to keep the KV of policy versions apart"):
+        load_config(_write(tmp_path, "a.yaml", "rollout: {kv_transfer: ExampleConnector}"))
+    own = load_config(_write(tmp_path, "b.yaml", "rollout: {kv_transfer: {connector: Mine, module: my.kv}}"))
+    assert own.rollout.kv_transfer.module == "my.kv"
+
+
 @pytest.mark.parametrize("override", ["training.steps", "=3", ""])
 def test_set_without_key_and_value_is_refused(tmp_path: Path, override: str) -> None:
     with pytest.raises(ConfigError, match="--set needs key=value"):
@@ -126,6 +151,35 @@ def test_every_example_loads() -> None:
     assert examples
     for path in examples:
         load_config(path)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["kind=dapo_math", "train_files=[a]", "heldout_prompts=5"], "heldout_prompts = 5 needs workload.heldout_files"),
+        (["train_files=[a]", "corpus=c", "heldout_prompts=5"], "heldout_prompts = 5 needs workload.heldout_files"),
+        (["kind=r2e_gym", "train_files=[a]", "heldout_files=[b]"], "heldout_prompts = 0 scores none of them"),
+        (["kind=r2e_gym", "heldout_files=[b]"], "no effect without workload.train_files"),
+        (["heldout_share=0", "heldout_prompts=5"], "heldout_share = 0 holds none out"),
+    ],
+)
+def test_an_evaluation_of_nothing_is_refused(tmp_path: Path, overrides: list[str], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        load_config(_write(tmp_path, "a.yaml", ""), [f"workload.{override}" for override in overrides])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "prompts"),
+    [
+        (["train_files=[a]", "corpus=c"], 0),
+        (["train_files=[a]", "corpus=c", "heldout_files=[b]"], 64),
+        (["heldout_files=[]"], 64),
+    ],
+)
+def test_what_is_not_held_out_is_not_scored_by_default(tmp_path: Path, overrides: list[str], prompts: int) -> None:
+    config = load_config(_write(tmp_path, "a.yaml", ""), [f"workload.{override}" for override in overrides])
+    assert config.workload.heldout_prompts == prompts
+    assert load_config(_write(tmp_path, "b.yaml", resolved_yaml(config))) == config
 
 
 def test_configuration_page_is_up_to_date() -> None:

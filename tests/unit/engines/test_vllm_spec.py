@@ -20,14 +20,20 @@ def spec(**changes: Any) -> EngineSpec:
     return EngineSpec(**({"engine_id": EngineId("e0"), "model_path": "/model"} | changes))
 
 
-def output(tokens: tuple[int, ...], *, finish: str | None = None, spans: tuple[tuple[str, int, int], ...] = ()) -> Any:
+def output(
+    tokens: tuple[int, ...],
+    *,
+    finish: str | None = None,
+    spans: tuple[tuple[str, int, int], ...] = (),
+    hand_over: dict[str, int] | None = None,
+) -> Any:
     completion = SimpleNamespace(
         token_ids=tokens,
         logprobs=[{token: SimpleNamespace(logprob=-float(token))} for token in tokens],
         finish_reason=finish,
         weight_versions=[SimpleNamespace(version=version, start=start, end=end) for version, start, end in spans] or None,
     )
-    return SimpleNamespace(outputs=[completion], num_cached_tokens=7)
+    return SimpleNamespace(outputs=[completion], num_cached_tokens=7, kv_transfer_params=hand_over)
 
 
 def test_single_cpu_engine_keeps_its_worker_in_the_core_process() -> None:
@@ -132,7 +138,13 @@ def test_finished_turn_takes_the_spans_of_the_engine() -> None:
     turn.add(output((3, 4)), PolicyVersion(2))
     turn.add(output((5,), finish="stop", spans=(("1", 0, 2), ("2", 2, 3))), PolicyVersion(2))
     assert [segment.version for segment in turn.finished().versions] == [1, 2]
-    assert turn.finished().cached_tokens == 7
+    assert (turn.finished().cached_tokens, turn.finished().loaded_tokens) == (7, None)
+
+
+def test_kv_that_was_lost_on_the_way_counts_as_computed() -> None:
+    turn = TurnBuffer()
+    turn.add(output((3,), finish="length", hand_over={"loaded_tokens": 4, "lost_tokens": 2}), PolicyVersion(0))
+    assert (turn.finished().loaded_tokens, turn.finished().cached_tokens) == (4, 5)
 
 
 def test_turn_aborted_before_its_first_token_is_empty() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from libra_core.errors import ConfigError
 from libra_core.routing.buckets import Buckets, buckets_from_lengths
-from libra_core.routing.costs import CostTable, table_for
+from libra_core.routing.costs import A800_14B, CostTable, EngineLaw, table_for
 from support.routing import BUCKETS, LENGTHS, costs
 
 
@@ -25,6 +25,18 @@ def test_what_is_generated_already_makes_the_rest_urgent() -> None:
 
 def test_moving_costs_the_prefill_of_the_context() -> None:
     assert costs().move_s(1, 1000) == pytest.approx(91e-3)
+
+
+@pytest.mark.parametrize(("bucket", "law"), [(0, A800_14B[1]), (1, A800_14B[2])])
+def test_a_filling_engine_slows_down_as_its_law_says(bucket: int, law: EngineLaw) -> None:
+    assert costs().slowdown(bucket, 0) == 1.0
+    assert costs().slowdown(bucket, 32) == pytest.approx(law.step_s() / law.a_s)
+
+
+def test_measured_moves_replace_the_prefill_of_their_degree_alone() -> None:
+    table = table_for(BUCKETS, LENGTHS, move_s_per_token={2: 5e-6})
+    assert table.move_s(1, 1000) == pytest.approx(5e-3)
+    assert table.move_s(0, 1000) == costs().move_s(0, 1000)
 
 
 def test_limits_are_inclusive() -> None:
@@ -48,7 +60,7 @@ def test_limits_that_cannot_be_are_refused(limits: tuple[float, ...], words: str
 
 def test_tables_that_cannot_be_are_refused() -> None:
     with pytest.raises(ConfigError, match="3 buckets need as many"):
-        CostTable(buckets=BUCKETS, step_s=(1.0,), prefill_s_per_token=(1.0,), lengths=LENGTHS)
+        CostTable(buckets=BUCKETS, step_s=(1.0,), growth=(0.0,), move_s_per_token=(1.0,), lengths=LENGTHS)
     with pytest.raises(ConfigError, match="sorted lengths"):
         table_for(BUCKETS, [])
     with pytest.raises(ConfigError, match="quantiles"):

@@ -1,5 +1,6 @@
 """What each routing policy decides."""
 
+import gc
 import hashlib
 import random
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from libra_core.ports.routing import RoutingPolicy
 from libra_core.routing.build import POLICIES, RouterSetup, build_policy
 from libra_core.routing.costs import CostTable
 from libra_core.routing.expected_cost import ExpectedCost
+from libra_core.routing.prefix_tree import Cursor
 from libra_core.types.ids import TrajectoryId
 from support.routing import BUCKETS, FLEET, OK, TIMEOUT, costs, engine, finished, turn
 
@@ -155,12 +157,19 @@ def test_a_lost_engine_is_replaced_by_one_that_is_there(name: str) -> None:
 @pytest.mark.parametrize("name", TREE_POLICIES)
 def test_ended_trajectories_leave_nothing_behind(name: str) -> None:
     policy = build(name)
+    before = live_cursors()
     for number in range(50):
         policy.choose(turn(f"t{number}"), FLEET)
+    assert live_cursors() == before + 50
     for number in range(25):
         policy.learn(finished([10], name=f"t{number}"))
         policy.forget(TrajectoryId(f"t{number + 25}"))
-    assert policy.reader.live == 0  # type: ignore[attr-defined]
+    assert live_cursors() == before
+
+
+def live_cursors() -> int:
+    gc.collect()
+    return sum(isinstance(kept, Cursor) for kept in gc.get_objects())
 
 
 def test_classic_feedback_queue_demotes_on_overrun_only() -> None:

@@ -15,6 +15,9 @@ from libra_core.runtime.kv_ledger import ContextHistory, KvLedger
 from libra_core.types.ids import EngineId, TrajectoryId
 from support.routing import finished
 
+WHOLE_ENGINE = 10**6
+"""Tokens that no engine here has room for beside anything else."""
+
 
 def fleet(
     *kv_tokens: int, fill: float = 0.5, prior: float = 100.0, queue_order: Literal["fifo", "longest_first"] = "fifo"
@@ -134,13 +137,15 @@ def test_preemptions_lower_the_share_and_quiet_raises_it_again_up_to_the_configu
     ledger = KvLedger(fill=0.7, history=ContextHistory(prior_tokens=1.0))
     engine = EngineId("e")
     ledger.add_engine(engine, 100)
+    ledger.bind(TrajectoryId("t"), engine, "k", 30)
+    assert ledger.has_room(engine, "k", 40)
     for preemptions in range(1, 4):
         ledger.observe(engine, preemptions)
-    lowered = ledger.fills()[engine]
-    assert lowered < 0.7
+    assert not ledger.has_room(engine, "k", 40)
     for _ in range(50):
         ledger.observe(engine, 3)
-    assert ledger.fills()[engine] == 0.7
+    assert ledger.has_room(engine, "k", 40)
+    assert not ledger.has_room(engine, "k", 41)
 
 
 @settings(max_examples=100, deadline=None)
@@ -163,7 +168,7 @@ def test_the_account_of_places_is_exact_over_any_sequence_of_events(data: st.Dat
     for trajectory, engine in held.items():
         assert ledger.engine_of(trajectory) == engine
     for engine in engines:
-        assert (ledger.promised()[engine] == 0) == (engine not in held.values())
+        assert ledger.has_room(engine, "k", WHOLE_ENGINE) == (engine not in held.values())
 
 
 class Directed:
@@ -196,6 +201,11 @@ def mixed_fleet(policy: Directed, moved: list[TurnContext]) -> Fleet:
     return built
 
 
+def empty_engines(target: Fleet) -> list[str]:
+    """Only an engine that holds nothing takes whatever comes."""
+    return [name for name in target.members if target.ledger.has_room(name, "k", WHOLE_ENGINE)]
+
+
 def test_engines_of_one_degree_form_a_bucket() -> None:
     async def claim() -> None:
         policy = Directed("a")
@@ -208,7 +218,9 @@ def test_engines_of_one_degree_form_a_bucket() -> None:
             (1, 7, 0),
             (1, 7, 0),
         ]
-        assert target.ledger.promised() == {"a": 200.0, "b": 0.0, "c": 0.0, "d": 0.0}
+        assert target.ledger.has_room(EngineId("a"), "k", 700)
+        assert not target.ledger.has_room(EngineId("a"), "k", 701)
+        assert empty_engines(target) == ["b", "c", "d"]
 
     run(claim)
 
@@ -223,7 +235,9 @@ def test_a_move_frees_the_place_it_leaves_and_is_told() -> None:
         member = await target.bind(turn(0, context=150, current="a"))
         assert (member.engine_id, [one.context_tokens for one in moved]) == ("c", [150])
         assert {name: one.bound for name, one in target.members.items()} == {"a": 0, "b": 0, "c": 1, "d": 0}
-        assert target.ledger.promised() == {"a": 0, "b": 0, "c": 150, "d": 0}
+        assert target.ledger.has_room(EngineId("c"), "k", 750)
+        assert not target.ledger.has_room(EngineId("c"), "k", 751)
+        assert empty_engines(target) == ["a", "b", "d"]
 
     run(claim)
 

@@ -10,6 +10,7 @@ from libra_core.errors import EngineLostError
 from libra_core.ports.routing import FinishedTrajectory, TurnContext
 from libra_core.runtime.agent_loop import AgentLoop, AgentTools
 from libra_core.runtime.fleet import EngineMember
+from libra_core.runtime.prefill_ahead import HeldContext
 from libra_core.types.ids import EngineId, GroupId, PolicyVersion, TrajectoryId
 from libra_core.types.trajectory import FinishReason, GeneratedTurn, GenerationRequest, Trajectory, VersionSegment
 from support.routing import CountedMoves
@@ -28,6 +29,13 @@ class TwoEngines:
         self.turns: list[TurnContext] = []
         self.ahead_done = asyncio.Event()
         self.learnt: list[FinishedTrajectory | None] = []
+        self.offers: list[HeldContext] = []
+        self.ticket: dict[str, int] | None = None
+
+    async def offer(self, held: HeldContext, request: GenerationRequest) -> dict[str, int] | None:
+        self.offers.append(held)
+        assert held.tokens <= len(request.token_ids) - 1
+        return self.ticket
 
     async def bind(self, turn: TurnContext) -> EngineMember:
         self.turns.append(turn)
@@ -51,7 +59,8 @@ class TwoEngines:
             logprobs=(-0.5,) if ahead else (-0.5, -0.25),
             finish_reason=FinishReason.LENGTH if ahead else FinishReason.STOP,
             versions=(VersionSegment(version=PolicyVersion(3), start=0, end=1 if ahead else 2),),
-            cached_tokens=0,
+            cached_tokens=4 if request.kv_ticket else 0,
+            loaded_tokens=4 if request.kv_ticket else None,
             first_token_s=0.125,
             duration_s=0.5,
         )
@@ -72,6 +81,7 @@ def run(fleet: TwoEngines, tool: Callable[[], Awaitable[None]] | None = None) ->
             release=fleet.release,
             watch=watch,
             record=lambda *_: None,
+            offer=fleet.offer,
         )
         loop = AgentLoop(
             trajectory_id=TrajectoryId("t"),
@@ -79,7 +89,7 @@ def run(fleet: TwoEngines, tool: Callable[[], Awaitable[None]] | None = None) ->
             order=0,
             sample_index=0,
             prompt=PROMPT,
-            config=RolloutConfig().model_copy(update={"max_new_tokens": 20, "max_context_tokens": 40}),
+            config=RolloutConfig().model_copy(update={"max_new_tokens": 20, "max_context_tokens": 40, "block_size": 2}),
             tools=tools,
         )
         return await loop.run()
@@ -100,7 +110,7 @@ def test_the_target_computes_the_context_while_the_tool_runs() -> None:
     assert [name for name, _ in fleet.asked] == ["small", "large", "large"]
     assert fleet.asked[1][1].token_ids == fleet.asked[2][1].token_ids[:5], "the context without the tool's answer"
     assert fleet.turns[-1].prepared == "large"
-    assert (watch.aheads, watch.reprefills) == (1, [0.125])
+    assert (watch.aheads, watch.first_tokens) == (1, [0.125])
     assert trajectory.engine_history == ("small", "large")
     assert facts(trajectory) == facts(STAYED)
 
@@ -113,15 +123,44 @@ async def assert_set(event: asyncio.Event) -> None:
 def test_a_move_that_was_not_foreseen_is_the_same_trajectory() -> None:
     trajectory, watch = run(TwoEngines(foreseen=None, then=LARGE))
     assert trajectory.engine_history == ("small", "large")
-    assert (watch.aheads, len(watch.reprefills)) == (0, 1)
+    assert (watch.aheads, len(watch.first_tokens)) == (0, 1)
     assert facts(trajectory) == facts(STAYED)
+
+
+@pytest.mark.parametrize("foreseen", [LARGE, None])
+def test_a_target_loads_what_the_engine_before_hands_over(foreseen: EngineMember | None) -> None:
+    fleet = TwoEngines(foreseen=foreseen, then=LARGE)
+    fleet.ticket = {"here": 1}
+    trajectory, watch = run(fleet)
+    assert fleet.offers == [HeldContext(engine_id=EngineId("small"), tokens=4, version=PolicyVersion(3))]
+    with_ticket = [(name, request.max_new_tokens == 1) for name, request in fleet.asked if request.kv_ticket]
+    assert with_ticket == [("large", foreseen is not None)], "once, ahead of the tool's answer where that was foreseen"
+    (work,) = watch.works
+    assert (work.tp, work.loaded_tokens) == (2, 4)
+    assert work.computed_tokens == work.context_tokens - 4
+    assert work.seconds >= 0.125
+    assert facts(trajectory) == facts(STAYED)
+
+
+def test_a_target_computes_what_is_not_handed_over() -> None:
+    trajectory, watch = run(TwoEngines(foreseen=None, then=LARGE))
+    (work,) = watch.works
+    assert (work.loaded_tokens, work.computed_tokens) == (0, work.context_tokens)
+    assert facts(trajectory) == facts(STAYED)
+
+
+def test_a_trajectory_that_stays_asks_for_nothing() -> None:
+    fleet = TwoEngines(foreseen=None, then=SMALL)
+    _, watch = run(fleet)
+    assert fleet.offers == []
+    assert watch.works == []
 
 
 def test_a_foreseen_move_that_does_not_come_is_dropped() -> None:
     fleet = TwoEngines(foreseen=LARGE, then=SMALL)
     trajectory, watch = run(fleet)
     assert trajectory.engine_history == ("small",)
-    assert watch.reprefills == []
+    assert watch.first_tokens == []
     assert facts(trajectory) == facts(STAYED)
 
 

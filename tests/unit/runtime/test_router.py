@@ -13,6 +13,7 @@ from libra_core.config.loading import validate_config
 from libra_core.errors import ConfigError
 from libra_core.routing.buckets import Buckets
 from libra_core.routing.tree_file import load_tree
+from libra_core.runtime.prefill_ahead import MoveWork
 from libra_core.runtime.router import Ending, FleetRouter, accuracy, tail_recall, tree_path
 from libra_core.types.ids import EngineId
 from support.routing import OK, TIMEOUT, engine, finished, turn
@@ -20,9 +21,10 @@ from support.routing import OK, TIMEOUT, engine, finished, turn
 FLEET = [engine("a", 0, capacity=64), engine("b", 1, capacity=64)]
 
 
-def router(folder: Path, *, resumed: Path | None = None, **routing: Any) -> FleetRouter:
+def router(folder: Path, *, resumed: Path | None = None, connector: str | None = None, **routing: Any) -> FleetRouter:
     asked = {"policy": "cmlfq", "limit_quantiles": [0.4], **routing}
-    config = validate_config({"rollout": {"engines": [{"tp": 1, "count": 2}, {"tp": 2}]}, "routing": asked})
+    rollout = {"engines": [{"tp": 1, "count": 2}, {"tp": 2}], "kv_transfer": {"connector": connector}}
+    config = validate_config({"rollout": rollout, "routing": asked})
     return FleetRouter(config, laws=None, folder=folder, resumed=resumed)
 
 
@@ -55,6 +57,15 @@ def test_limits_follow_the_lengths_unless_they_are_given(tmp_path: Path) -> None
     assert free.choose(state, FLEET) == "b", "1,505 tokens are beyond the quantile's 35"
     assert given.choose(state, FLEET) == "b"
     assert router(tmp_path).choose(state, FLEET) == "a", "nothing learnt, nothing moved"
+
+
+@pytest.mark.parametrize(("connector", "chosen"), [(None, "b"), ("shared_folder", "a")])
+def test_moves_are_charged_what_hand_overs_take_where_there_are_any(tmp_path: Path, connector: str | None, chosen: str) -> None:
+    target = router(tmp_path, connector=connector)
+    for _ in range(20):
+        target.note_work(MoveWork(tp=2, context_tokens=100, loaded_tokens=96, computed_tokens=4, seconds=100.0))
+    teach(target, 40)
+    assert target.choose(turn(current="a", returns=[TIMEOUT], generated=5, context=4000), FLEET) == chosen
 
 
 def test_the_tree_survives_the_run(tmp_path: Path) -> None:
@@ -146,12 +157,16 @@ def test_a_report_counts_since_the_last_one(tmp_path: Path) -> None:
     target = router(tmp_path)
     target.choose(turn(), FLEET)
     target.note_move(turn(context=100))
-    target.note_reprefill(0.5)
+    target.note_first_token(0.5)
+    target.note_work(MoveWork(tp=1, context_tokens=100, loaded_tokens=96, computed_tokens=4, seconds=0.25))
+    target.note_work(MoveWork(tp=1, context_tokens=100, loaded_tokens=0, computed_tokens=68, seconds=2.0))
     target.note_ahead(0.25)
     target.note_end(finished([10]), 1, 400)
     report = target.report()
     assert (report.decisions, report.moves, report.moved_tokens, report.ahead) == (1, 1, 100, 1)
-    assert (report.moved_fraction, report.reprefill_s, report.ahead_s) == (0.25, 0.5, 0.25)
+    assert (report.moved_fraction, report.moved_first_token_s, report.ahead_s) == (0.25, 0.5, 0.25)
+    assert (report.handed_over_tokens, report.handover_s) == (96, 0.25)
+    assert (report.reprefilled_tokens, report.reprefill_s) == (72, 2.0)
     assert target.report().moves == 0
 
 

@@ -17,7 +17,10 @@ echo "$@" >> {log}
 verb=$1
 case "$verb" in
   run) case "$*" in *slow*) sleep 30;; *missing*) echo "no such image" >&2; exit 125;; esac; echo id;;
-  exec) shift; while [ "$1" != timeout ]; do shift; done; exec "$@";;
+  exec)
+    if [ -e {lost} ]; then echo "Error response from daemon: container is not running" >&2; exit 1; fi
+    shift; while [ "$1" != timeout ]; do shift; done; "$@"; exit $?;;
+  inspect) if [ -e {lost} ]; then echo false; else echo true; fi;;
   rm) ;;
 esac
 """
@@ -26,16 +29,18 @@ esac
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
     path = tmp_path / "docker"
-    path.write_text(_PROGRAM.format(log=tmp_path / "log"))
+    path.write_text(_PROGRAM.format(log=tmp_path / "log", lost=tmp_path / "lost"))
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path
 
 
-def _run(program: Path, script: str, *, wall_s: float | None = None) -> SandboxResult:
+def _run(program: Path, script: str, *, wall_s: float | None = None, stdin: str = "") -> SandboxResult:
+    command = SandboxCommand(argv=("/bin/sh", "-c", script), wall_s=wall_s, environment={"A": "b"}, input=stdin)
+
     async def once() -> SandboxResult:
-        sandbox = await ContainerSandbox.start(str(program), "repo/image:1", LIMITS)
+        sandbox = await ContainerSandbox.start(str(program), "repo/image:1", LIMITS, deadline_s=20.0)
         try:
-            return await sandbox.run(SandboxCommand(argv=("/bin/sh", "-c", script), wall_s=wall_s, environment={"A": "b"}))
+            return await sandbox.run(command)
         finally:
             await sandbox.close()
 
@@ -74,20 +79,38 @@ def test_failing_command_is_an_error_of_the_policy(program: Path) -> None:
     assert _run(program, "exit 4").exit_code == 4
 
 
+def test_a_command_reads_its_input_to_the_end(program: Path) -> None:
+    assert _run(program, "cat; echo end", stdin="two\nlines\n").output == "two\nlines\nend\n"
+    assert "exec --interactive --env" in (program.parent / "log").read_text()
+
+
+@pytest.mark.parametrize("code", [1, 125, 126, 127, 137])
+def test_a_code_that_the_client_uses_too_is_the_commands_while_the_container_runs(program: Path, code: int) -> None:
+    result = _run(program, f"exit {code}")
+    assert (result.outcome, result.exit_code, result.status) == (Outcome.EXITED, code, ToolStatus.ERROR)
+    assert (program.parent / "log").read_text().splitlines()[2].startswith("inspect --format {{.State.Running}} libra-")
+
+
 def test_lost_container_is_not_the_policys_fault(program: Path) -> None:
-    with pytest.raises(SandboxLostError, match="gone"):
-        _run(program, "exit 125")
+    (program.parent / "lost").touch()
+    with pytest.raises(SandboxLostError, match="gone: Error response from daemon: container is not running"):
+        _run(program, "true")
 
 
 def test_missing_image_is_said(program: Path) -> None:
     with pytest.raises(SandboxLostError, match="no such image"):
-        asyncio.run(ContainerSandbox.start(str(program), "missing", LIMITS))
+        asyncio.run(ContainerSandbox.start(str(program), "missing", LIMITS, deadline_s=20.0))
+
+
+def test_a_start_past_its_deadline_names_the_setting(program: Path) -> None:
+    with pytest.raises(SandboxLostError, match=r"had not started slow after 0.2 s.*container_start_s"):
+        asyncio.run(ContainerSandbox.start(str(program), "slow", LIMITS, deadline_s=0.2))
 
 
 def test_a_cancelled_start_leaves_no_container(program: Path) -> None:
     async def cut_short() -> None:
         async with asyncio.timeout(0.5):
-            await ContainerSandbox.start(str(program), "slow", LIMITS)
+            await ContainerSandbox.start(str(program), "slow", LIMITS, deadline_s=20.0)
 
     with pytest.raises(TimeoutError):
         asyncio.run(cut_short())

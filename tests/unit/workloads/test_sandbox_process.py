@@ -7,11 +7,12 @@ import pytest
 
 from libra_core.errors import SandboxLostError
 from libra_core.workloads.sandbox import process
-from libra_core.workloads.sandbox.process import Conversation, converse
+from libra_core.workloads.sandbox.process import Conversation, Program, converse
 
 
 async def _talk(script: str, deadline_s: float) -> Conversation:
-    return await converse(("/bin/sh", "-c", script), order=b"", output_bytes=100, deadline_s=deadline_s)
+    program = Program(argv=("/bin/sh", "-c", script), environment=None)
+    return await converse(program, order=b"", output_bytes=100, deadline_s=deadline_s)
 
 
 def test_what_escapes_the_kill_and_keeps_the_pipes_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,10 @@ def test_every_style_is_the_same_call(text: str) -> None:
         "<tool_call>" + "x" * 200_000 + "</tool_call>",
         "<function=bash>",
         "<function=a></function><function=b></function>",
+        "<function=a>" * 8_000,
+        "<tool_call>" + "<function=a>" * 8_000 + "</tool_call>",
+        "<function=>x</function>",
+        "<function=a b>x</function>",
     ],
 )
 def test_broken_calls_are_malformed_with_a_reason(text: str) -> None:
@@ -53,6 +57,12 @@ def test_broken_calls_are_malformed_with_a_reason(text: str) -> None:
     assert call is not None
     assert call.malformed
     assert 0 < len(call.argument) < 400
+
+
+def test_parameters_that_are_not_closed_are_left_out() -> None:
+    call = parse_tool_call("<function=bash><parameter=command>ls</parameter>" + "<parameter=b>" * 7_000 + "</function>")
+    assert call is not None
+    assert (call.malformed, call_arguments(call)) == (False, {"command": "ls"})
 
 
 @pytest.mark.parametrize("text", ["", "I think.", "{1, 2}", "x" * 100_000, "\x00\ufffd", "a < b > c", '{"answer": 3}'])
