@@ -112,7 +112,7 @@ def _measured(config: LibraConfig, rows: Sequence[Row], engines: Mapping[int, En
     layout = config.training.layout
     total = sum(row["rollout/prompt_tokens"] + row["rollout/generated_tokens"] + row["rollout/tool_tokens"] for row in rows)
     busy_s = sum(row["train/forward_backward_s"] + row["train/logprob_s"] for row in rows)
-    waits_s = fmean(row["account/trainer_waits_publication_s"] for row in rows)
+    after_s = fmean(row["account/trainer_waits_publication_s"] + row["account/trainer_other_s"] for row in rows)
     return Truth(
         name=config.run.name,
         engines=dict(engines),
@@ -123,11 +123,11 @@ def _measured(config: LibraConfig, rows: Sequence[Row], engines: Mapping[int, En
             flops_per_width_pair=0,
             peak_flops=total / busy_s / (layout.tp * layout.pp * layout.dp),
             mfu=1,
-            fixed_s=fmean(row["train/optimizer_s"] + row["account/trainer_other_s"] for row in rows),
+            fixed_s=fmean(row["train/optimizer_s"] for row in rows),
             streamed_time=1,
         ),
         publication=PublicationTruth(
-            trainer_waits_s=waits_s,
+            trainer_waits_s=after_s,  # what else keeps the trainer is mostly bookkeeping, while the engines run again
             engines_pause_s=fmean(row["account/fleet_paused_s"] for row in rows),
             recompute_kv=config.publication.recompute_kv,
         ),
