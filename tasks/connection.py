@@ -8,6 +8,7 @@ from typing import Protocol
 from libra_core.config import LibraConfig
 from libra_core.ports.pools import ClusterController, PolicyTrainer, RewardScorer, RolloutPool
 from libra_core.types.ids import BatchId
+from libra_core.types.lengths import LengthRecord
 from libra_core.types.reports import IterationReport, PublicationReport, RewardReport, RolloutReport, UpdateReport
 from libra_core.types.session import SessionRef
 
@@ -20,6 +21,8 @@ class ObservedRollout(RolloutPool, Protocol):
     ) -> IterationReport: ...
 
     def sample_trajectories(self, batch_id: BatchId, count: int) -> list[dict[str, object]]: ...
+
+    def lengths(self, batch_id: BatchId) -> list[LengthRecord]: ...
 
     def trace_events(self, since_s: float) -> list[dict[str, object]]: ...
 

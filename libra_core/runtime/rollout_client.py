@@ -17,6 +17,7 @@ from libra_core.runtime.store import Share, batch_name
 from libra_core.runtime.summaries import Wait, summarise_batch
 from libra_core.runtime.timeline import Interval, clipped, intersection, total_s
 from libra_core.types.ids import BatchId, EngineId, PolicyVersion
+from libra_core.types.lengths import LengthRecord
 from libra_core.types.reports import (
     EngineStats,
     IterationReport,
@@ -105,6 +106,10 @@ class RolloutClient:
 
     def sample_trajectories(self, batch_id: BatchId, count: int) -> list[dict[str, Any]]:
         return ask("sample trajectories", self._scorer.samples.remote(batch_id, count))
+
+    def lengths(self, batch_id: BatchId) -> list[LengthRecord]:
+        """Of the batch's trajectories, while the store keeps it."""
+        return ask("the lengths of a batch", self._store.lengths.remote(batch_id))
 
     def iteration_report(
         self, step: int, rollout: RolloutReport, reward: RewardReport, update: UpdateReport, publication: PublicationReport

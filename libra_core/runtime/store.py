@@ -7,9 +7,13 @@ from dataclasses import dataclass, field
 
 from libra_core.errors import ConfigError
 from libra_core.runtime.admission import PromptCursor, Selection, StepWindow, select_groups
+from libra_core.runtime.lengths import records_of
 from libra_core.types.batch import TrainingBatch, TrainingSequence
 from libra_core.types.group import TrajectoryGroup
 from libra_core.types.ids import BatchId, PolicyVersion
+from libra_core.types.lengths import LengthRecord
+
+_BATCH = "step-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +146,10 @@ class TrajectoryStoreActor:
     async def groups(self, batch_id: BatchId) -> list[TrajectoryGroup]:
         return self._batch(batch_id).groups
 
+    async def lengths(self, batch_id: BatchId) -> list[LengthRecord]:
+        """Without the tokens, which stay here."""
+        return records_of(self._batch(batch_id).groups, int(batch_id.removeprefix(_BATCH)))
+
     async def sequences(self, batch_id: BatchId, indices: tuple[int, ...]) -> tuple[TrainingSequence, ...]:
         """Some groups of a batch as the trainer reads them; samples lost to infrastructure are left out."""
         return tuple(
@@ -196,4 +204,4 @@ class TrajectoryStoreActor:
 
 
 def batch_name(step: int) -> BatchId:
-    return BatchId(f"step-{step:06d}")
+    return BatchId(f"{_BATCH}{step:06d}")

@@ -7,11 +7,13 @@ from typing import Protocol
 
 from libra_core.ports.tracking import Tracker
 from libra_core.tracking import jsonl
+from libra_core.tracking.lengths import LengthLog
 from libra_core.tracking.metrics import iteration_metrics
 from libra_core.tracking.run_folder import read_journal, update_journal
 from libra_core.tracking.summary import RunPlace, RunSummary, summarise
 from libra_core.tracking.trace import FILE_NAME as TRACE_FILE
 from libra_core.tracking.trace import TraceWriter
+from libra_core.types.lengths import LengthRecord
 from libra_core.types.reports import IterationReport
 
 
@@ -36,7 +38,7 @@ class NullTracker:
 
 
 class Recorder:
-    """Owns metrics.jsonl, trace.json, the journal and the tracker of one run. Used by one thread."""
+    """Owns metrics.jsonl, lengths.jsonl, trace.json, the journal and the tracker of one run. Used by one thread."""
 
     def __init__(self, run_dir: Path, tracker: FileTracker, *, first_step: int = 0) -> None:
         self.run_dir = run_dir
@@ -44,6 +46,7 @@ class Recorder:
         self._trace = TraceWriter(run_dir)
         self._clock_s = time.monotonic()
         self._traced_until_s = time.time()
+        self._lengths = LengthLog(run_dir, first_step=first_step)
         self._reports: dict[int, IterationReport] = {}
         self._is_open = True
         jsonl.drop_metrics_from(run_dir, first_step)
@@ -79,6 +82,10 @@ class Recorder:
     def add_samples(self, step: int, rows: Sequence[Mapping[str, object]]) -> None:
         """Trajectories as text, one table per sampled step."""
         self._tracker.log_table(f"trajectories/step-{step:05d}", rows)
+
+    def add_lengths(self, records: Sequence[LengthRecord]) -> None:
+        """What a step trained, for later planning and what-ifs."""
+        self._lengths.append(records)
 
     def summary(self, heldout: Mapping[str, float], place: RunPlace) -> RunSummary:
         """The run so far; its metrics also go to the tracker."""
