@@ -32,7 +32,7 @@ train: setup
 test: unit integration
 
 unit: setup
-	$(PYTEST) tests/unit -m "not slow"
+	$(PYTEST) tests/unit -m "not slow" -n logical --maxprocesses 4 --dist loadfile
 
 integration: setup
 	$(PYTEST) tests/integration -m "not slow" --timeout=600

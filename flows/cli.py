@@ -134,6 +134,7 @@ def compare(
     seeds: Annotated[int | None, typer.Option(min=1, help="Paired seeds.")] = None,
     steps: Annotated[int | None, typer.Option(min=8, help="Optimizer steps of each run.")] = None,
     staleness: Annotated[int | None, typer.Option(min=0, help="The bound η, the same for all.")] = None,
+    sweeps: Annotated[str, typer.Option(help="Only these sweeps of the study; none for none.")] = "",
     overrides: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -144,6 +145,7 @@ def compare(
     chosen = {
         "systems": [name for name in systems.split(",") if name],
         "workloads": [name for name in workloads.split(",") if name],
+        "sweeps": [name for name in sweeps.split(",") if name],
     }
     given = {"study": str(study), "seeds": seeds, "steps": steps, "staleness": staleness, "overrides": overrides or []}
     run_compare(CompareParameters.model_validate(given | chosen), as_json=as_json)
@@ -152,7 +154,7 @@ def compare(
 @app.command()
 @in_sentences
 def whatif(
-    source: Annotated[Path, typer.Argument(help="Folder that `libra compare` wrote, or a study's YAML file.")],
+    source: Annotated[Path, typer.Argument(help="Folder of a study or of a training run, or a study's YAML file.")],
     gpus: Annotated[str, typer.Option(help="48, a list 16,32,64, or a range 8..256.")] = "8..256",
     system: Annotated[str, typer.Option(help="A system of the study.")] = "libra",
     workload: Annotated[str, typer.Option(help="A workload of the study; the first one unless named.")] = "",
@@ -165,7 +167,7 @@ def whatif(
     overrides: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Replay a study's trajectories on other clusters: tokens/s and hours by GPUs, the knee, the cheapest that meets a goal."""
+    """Replay a study or a run on other clusters: tokens/s and hours by GPUs, the knee, the cheapest that meets a goal."""
     from flows.whatif import WhatIfParameters, run_whatif
 
     given = {"source": source, "gpus": gpus, "system": system, "workload": workload, "overrides": overrides or []}

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from flows.board import put_up
-from flows.compare_view import closing_lines, comparison_tables
+from flows.compare_view import closing_lines, comparison_tables, sweep_lines
 from flows.console import make_board
 from flows.output import json_output
 from flows.study_parameters import CompareParameters
@@ -33,5 +33,6 @@ def run_compare(parameters: CompareParameters, *, as_json: bool) -> None:
         if not as_json:
             console = Console(width=170)
             console.print(*comparison_tables(results), sep="\n")
+            console.print(*sweep_lines(results), sep="\n", highlight=False, soft_wrap=True)
             console.print(*closing_lines(results, place.mlflow_url, place.folder), sep="\n", highlight=False, soft_wrap=True)
         emit(results | {"folder": place.folder, "mlflow_url": place.mlflow_url})

@@ -27,7 +27,7 @@ def markdown_table(results: Mapping[str, Any]) -> str:
         lines += [f"### {workload}", "", f"| {' | '.join(_COLUMNS)} |", f"|{'---|' * len(_COLUMNS)}"]
         lines += [f"| {' | '.join(cells(row))} |" for row in results["rows"] if row["workload"] == workload]
         lines.append("")
-    return "\n".join(lines)
+    return "\n".join([*lines, *sweep_lines(results)])
 
 
 def comparison_tables(results: Mapping[str, Any]) -> list[Table]:
@@ -60,6 +60,40 @@ def cells(row: Mapping[str, Any]) -> list[str]:
         f"{row['transitions']:.1f}",
         str(row["first_plan"]),
     ]
+
+
+def sweep_lines(results: Mapping[str, Any]) -> list[str]:
+    """One row a setting and workload: every system over the baseline, and what planning and routing cost."""
+    lines: list[str] = []
+    for name, points in results.get("sweeps", {}).items():
+        baseline = points[-1]["baseline"]
+        systems = [name for name in dict.fromkeys(row["system"] for point in points for row in point["rows"]) if name != baseline]
+        heads = (name, "workload", f"{baseline} tokens/s", *systems, "planning CPU s", "routing us")
+        lines += ["", f"### {name}: {results['study']['sweeps'][name]['about']}", "", f"| {' | '.join(heads)} |"]
+        lines.append(f"|{'---|' * len(heads)}")
+        table = [_sweep_cells(point, workload, [baseline, *systems]) for point in points for workload in _workloads(point)]
+        lines += [f"| {' | '.join(row)} |" for row in table]
+    return lines
+
+
+def _sweep_cells(point: Mapping[str, Any], workload: str, systems: Sequence[str]) -> list[str]:
+    rows = {row["system"]: row for row in point["rows"] if row["workload"] == workload}
+    plans = [row["plan_cpu_s"] for row in rows.values()]
+    routes = [row["route_us"] for row in rows.values() if row["route_us"] is not None]
+    first = rows[point["baseline"]]["tokens_per_s"]["mean"]
+    given = "" if point["baseline"] == systems[0] else f" ({point['baseline']})"
+    return [
+        str(point["label"]),
+        workload,
+        f"{first:,.0f}{given}",
+        *(_ratio(rows[name]["over_baseline"]) if name in rows else "-" for name in systems[1:]),
+        f"{max(plans):.2f}",
+        f"{max(routes):.0f}" if routes else "-",
+    ]
+
+
+def _ratio(interval: Mapping[str, float]) -> str:
+    return f"{interval['mean']:.2f} [{interval['low']:.2f}, {interval['high']:.2f}]"
 
 
 def closing_lines(results: Mapping[str, Any], mlflow_url: str | None, folder: str) -> Sequence[str]:

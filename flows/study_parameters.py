@@ -4,6 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from libra_core.errors import ConfigError
 from libra_core.simulation.study.config import StudyConfig, load_study
 
 
@@ -18,6 +19,7 @@ class CompareParameters(BaseModel):
     seeds: int | None = Field(default=None, ge=1, description="Paired seeds.")
     steps: int | None = Field(default=None, ge=8, description="Optimizer steps of each run.")
     staleness: int | None = Field(default=None, ge=0, description="η, the same for all systems that are not synchronous.")
+    sweeps: list[str] = Field(default=[], description="Names of the study's sweeps; all when empty, `none` for none.")
     overrides: list[str] = Field(default=[], description="Further changes, such as `gpus=96` or `mismatch.train=1.3`.")
     root: str = Field(default="runs", description="The study's folder and MLflow's database lie under it.")
     mlflow: str | None = Field(default=None, description="Address of MLflow; unset: its database under root; `off`: none.")
@@ -31,4 +33,9 @@ class CompareParameters(BaseModel):
             changes["chosen"] = self.systems
         if self.workloads:
             changes["workloads"] = [name if name.endswith(".yaml") else f"workloads/{name}.yaml" for name in self.workloads]
-        return load_study(self.study, overrides=self.overrides, **changes)
+        study = load_study(self.study, overrides=self.overrides, **changes)
+        unknown = [name for name in self.sweeps if name not in (*study.sweeps, "none")]
+        if unknown:
+            raise ConfigError(f"{self.study} has no sweep {unknown[0]!r}; there are {', '.join(study.sweeps) or 'none'}")
+        kept = {name: sweep for name, sweep in study.sweeps.items() if not self.sweeps or name in self.sweeps}
+        return study.model_copy(update={"sweeps": kept})

@@ -1,7 +1,8 @@
 """`libra whatif`: what another cluster, split, router or staleness would make of the same trajectories."""
 
 import json
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,29 @@ from rich.table import Table
 
 from flows.console import make_board
 from flows.output import json_output
+from flows.whatif_run import RUN_CONFIG, read_run
+from libra_core.config.loading import load_config
 from libra_core.errors import ConfigError
-from libra_core.simulation.study.config import StudyConfig, load_study, load_systems
-from libra_core.simulation.study.whatif import Curve, Goal, replay, sizes_of
+from libra_core.simulation.study.config import StudyConfig, load_laws, load_study, load_systems
+from libra_core.simulation.study.recorded import replay_on
+from libra_core.simulation.study.run import layout_text
+from libra_core.simulation.study.whatif import Curve, Goal, replay, replay_run, sizes_of
 from libra_core.simulation.tables import checked
-from libra_core.simulation.workload.laws import WorkloadLaw, load_law
+from libra_core.simulation.workload.laws import WorkloadLaw
 
 RESULTS = "results.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """The unchanged setting, replayed; seconds."""
+
+    recorded_t_iter_s: float
+    replayed_t_iter_s: float
+
+    @property
+    def error(self) -> float:
+        return self.replayed_t_iter_s / self.recorded_t_iter_s - 1
 
 
 class WhatIfParameters(BaseModel):
@@ -25,7 +42,7 @@ class WhatIfParameters(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    source: Path = Field(description="Folder of a study, or a study's YAML file.")
+    source: Path = Field(description="Folder of a study or of a training run, or a study's YAML file.")
     gpus: str = "8..256"
     system: str = "libra"
     workload: str = ""
@@ -37,18 +54,50 @@ class WhatIfParameters(BaseModel):
 
 def run_whatif(parameters: WhatIfParameters, *, as_json: bool) -> None:
     """Raises `LibraError`."""
-    study = source_study(parameters)
-    law = _law(study, parameters.workload)
-    systems = load_systems(study.model_copy(update={"chosen": (parameters.system,)}))
     goal = Goal(tokens_per_s=parameters.target_tokens_per_s, hours=parameters.target_hours, steps=parameters.hours_for_steps)
     sizes = sizes_of(parameters.gpus)
+    ask = _of_run if (parameters.source / RUN_CONFIG).is_file() else _of_study
     with json_output(as_json) as emit:
         with make_board(Console(stderr=True)) as board:
-            (system,) = systems.items()
-            curve = replay(study, system, law, sizes, goal, report=board.phase)
+            curve, check, facts = ask(parameters, sizes, goal, board.phase)
         if not as_json:
-            _show(Console(), curve, parameters, law.name)
-        emit({"workload": law.name, "system": parameters.system, "study": study.model_dump(mode="json")} | asdict(curve))
+            _show(Console(), curve, parameters, check, facts)
+        emit(facts | ({} if check is None else asdict(check) | {"error": check.error}) | asdict(curve))
+
+
+Answer = tuple[Curve, Check | None, dict[str, Any]]
+Report = Callable[[str, float], None]
+
+
+def _of_study(parameters: WhatIfParameters, sizes: Sequence[int], goal: Goal, report: Report) -> Answer:
+    study = source_study(parameters)
+    law = _law(study, parameters.workload)
+    (system,) = load_systems(study.model_copy(update={"chosen": (parameters.system,)})).items()
+    curve = replay(study, system, law, sizes, goal, report=report)
+    facts = {"workload": law.name, "system": parameters.system, "study": study.model_dump(mode="json")}
+    return curve, _recorded_in_study(parameters, study, law.name, curve), facts
+
+
+def _recorded_in_study(parameters: WhatIfParameters, study: StudyConfig, workload: str, curve: Curve) -> Check | None:
+    """When the study's own setting is among those that were asked about."""
+    if not parameters.source.is_dir() or parameters.overrides:
+        return None
+    rows = json.loads((parameters.source / RESULTS).read_text(encoding="utf-8")).get("rows", [])
+    recorded = [row["t_iter_s"] for row in rows if (row["workload"], row["system"]) == (workload, parameters.system)]
+    replayed = [point.t_iter_s for point in curve.points if point.gpus == study.gpus]
+    return Check(recorded_t_iter_s=recorded[0], replayed_t_iter_s=replayed[0]) if recorded and replayed else None
+
+
+def _of_run(parameters: WhatIfParameters, sizes: Sequence[int], goal: Goal, report: Report) -> Answer:
+    """Raises `ConfigError` for a run without a length log."""
+    if parameters.workload:
+        raise ConfigError(f"--workload {parameters.workload}: a run replays its own trajectories; leave it out")
+    folder = parameters.source
+    run, after = read_run(folder), load_config(folder / RUN_CONFIG, parameters.overrides)
+    replayed = replay_on(run, run.plan).summary(run.plan.num_gpus).t_iter_s
+    check = Check(recorded_t_iter_s=run.t_iter_s, replayed_t_iter_s=replayed)
+    facts = {"run": str(folder), "plan": layout_text(run.plan), "laws": list(run.laws), "overrides": parameters.overrides}
+    return replay_run(run, after, sizes, goal, report), check, facts
 
 
 def source_study(parameters: WhatIfParameters) -> StudyConfig:
@@ -70,14 +119,15 @@ def source_study(parameters: WhatIfParameters) -> StudyConfig:
 
 
 def _law(study: StudyConfig, name: str) -> WorkloadLaw:
-    laws = {law.name: law for law in (load_law(study.path(path)) for path in study.workloads)}
+    laws = load_laws(study)
     if name and name not in laws:
         raise ConfigError(f"the study has no workload {name!r}; there are {', '.join(laws)}")
     return laws[name] if name else next(iter(laws.values()))
 
 
-def _show(console: Console, curve: Curve, parameters: WhatIfParameters, workload: str) -> None:
-    table = Table(title=f"{parameters.system} on {workload}", title_justify="left", box=None, padding=(0, 1))
+def _show(console: Console, curve: Curve, parameters: WhatIfParameters, check: Check | None, facts: dict[str, Any]) -> None:
+    title = f"{facts['system']} on {facts['workload']}" if "system" in facts else f"{facts['run']}, recorded on {facts['plan']}"
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1))
     for column in ("GPUs", "tokens/s", "T_iter s", f"hours for {parameters.hours_for_steps} steps", "GPU hours", "plan"):
         table.add_column(column)
     for point in curve.points:
@@ -92,6 +142,10 @@ def _show(console: Console, curve: Curve, parameters: WhatIfParameters, workload
         )
     console.print(table)
     lines = [f"knee         {curve.knee_gpus} GPUs: beyond it a GPU brings less than half of what it can"]
+    if check is not None:
+        replayed, recorded = f"{check.replayed_t_iter_s:.2f} s replayed", f"{check.recorded_t_iter_s:.2f} s recorded"
+        lines.append(f"unchanged    T_iter {replayed}, {recorded}: {check.error:+.1%}")
+    lines += [f"law          {law}" for law in facts.get("laws", [])]
     if curve.too_small:
         lines.append(f"too small    {', '.join(map(str, curve.too_small))} GPUs")
     if parameters.target_hours is not None or parameters.target_tokens_per_s is not None:

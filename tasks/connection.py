@@ -10,6 +10,7 @@ from libra_core.planning.decision import Look
 from libra_core.ports.pools import ClusterController, PolicyTrainer, RewardScorer, RolloutPool
 from libra_core.types.decision import Decision, Settled
 from libra_core.types.ids import BatchId
+from libra_core.types.lengths import LengthRecord
 from libra_core.types.profile import RunProfile
 from libra_core.types.reports import (
     IterationReport,
@@ -30,6 +31,8 @@ class ObservedRollout(RolloutPool, Protocol):
     ) -> IterationReport: ...
 
     def sample_trajectories(self, batch_id: BatchId, count: int) -> list[dict[str, object]]: ...
+
+    def lengths(self, batch_id: BatchId) -> list[LengthRecord]: ...
 
     def trace_events(self, since_s: float) -> list[dict[str, object]]: ...
 

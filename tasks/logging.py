@@ -21,6 +21,7 @@ def log_iteration(session: SessionRef, report: IterationReport, num_samples: int
     recorder = recorder_for(session.run_id)
     if num_samples:
         recorder.add_samples(report.step, connect(session).rollout.sample_trajectories(report.rollout.batch_id, num_samples))
+    recorder.add_lengths(connect(session).rollout.lengths(report.rollout.batch_id))
     recorder.record(report)
     show_iteration(report.step, iteration_metrics(report))
 

@@ -34,12 +34,12 @@ class LibraConfig(Section):
     simulation: SimulationConfig = SimulationConfig()
 
     @model_validator(mode="after")
-    def _batch_divides_over_ranks(self) -> "LibraConfig":
+    def _every_rank_has_a_trajectory(self) -> "LibraConfig":
         sequences = self.rollout.groups_per_step * self.rollout.group_size
-        if sequences % self.training.layout.dp:
+        if sequences < self.training.layout.dp:
             raise ValueError(
-                f"a step has {sequences} trajectories (rollout.groups_per_step x rollout.group_size), which "
-                f"training.layout.dp = {self.training.layout.dp} does not divide; change one of the three"
+                f"a step has {sequences} trajectories (rollout.groups_per_step x rollout.group_size), which leaves some of "
+                f"training.layout.dp = {self.training.layout.dp} replicas without work; change one of the three"
             )
         return self
 

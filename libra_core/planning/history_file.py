@@ -32,13 +32,14 @@ def _record(line: str, where: str) -> LengthRecord:
 
 def _checked(values: dict[str, Any], where: str) -> LengthRecord:
     try:
-        step = values.get("step")
+        step, engine = values.get("step"), values.get("engine")
         record = LengthRecord(
             prompt_tokens=int(values["prompt_tokens"]),
             generated_tokens=tuple(int(value) for value in values["generated_tokens"]),
             tool_tokens=tuple(int(value) for value in values.get("tool_tokens", ())),
             tool_s=tuple(float(value) for value in values.get("tool_s", ())),
             step=None if step is None else int(step),
+            engine=None if engine is None else str(engine),
         )
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{where}: {error}") from None

@@ -42,7 +42,7 @@ class EngineLaw:
     mean_prefill_s: float
     mean_tool_s: float
     slots: int
-    """Trajectories that one engine may hold."""
+    """Trajectories that one engine may hold: each is promised its final context, as in `runtime.kv_ledger`."""
     batch_limit: float
     """Decode batch in the closed loop when every slot is taken."""
 
@@ -118,7 +118,8 @@ def engine_law(costs: EngineCosts, tp: int, lengths: LengthTable, regime: Regime
         + step.prefill_c_s_per_token2 * lengths.prefill_pairs
     )
     in_flight = (regime.staleness + 1) * regime.batch
-    slots = max(1, min(int(regime.kv_fill * costs.kv_tokens(tp) / context) + 1, in_flight))
+    promised = lengths.mean(lengths.total_tokens)
+    slots = max(1, min(int(regime.kv_fill * costs.kv_tokens(tp) / promised) + 1, in_flight))
     most = max(min(float(regime.max_num_seqs), _USABLE_KV * costs.kv_tokens(tp) / context), 1.0)
     law = EngineLaw(
         tp=tp,

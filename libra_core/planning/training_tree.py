@@ -102,10 +102,10 @@ def _stage_counts(problem: PlanningProblem, rest: int, tp: int, cuts: Cuts) -> I
 
 
 def _micro_batches(problem: PlanningProblem, shape: TrainingShape, load: TrainingLoad, cuts: Cuts) -> Iterator[TrainLeaf]:
-    if load.num_sequences % shape.dp:
-        why = f"{load.num_sequences} trajectories do not divide over {shape.dp} replicas"
-        cuts.add("dp divides the batch", _name(shape), why)
+    if load.num_sequences < shape.dp:
+        cuts.add("a trajectory per replica", _name(shape), f"{load.num_sequences} trajectories for {shape.dp} replicas")
         return
+    load = of_fullest_replica(load, shape.dp)
     fit = problem.costs.trainer.shape_fit(shape)
     if not fit.fits:
         cuts.add("model and topology", _name(shape), fit.reason)
@@ -123,6 +123,13 @@ def _micro_batches(problem: PlanningProblem, shape: TrainingShape, load: Trainin
                 return  # a larger micro-batch needs more
             continue
         yield _leaf(sized, estimate)
+
+
+def of_fullest_replica(load: TrainingLoad, dp: int) -> TrainingLoad:
+    """The trainer deals whole trajectories out, to the replica with the least tokens; where dp does not divide their number, the
+    step takes as long as the replicas that have one more."""
+    uneven = -(-load.num_sequences // dp) * dp / load.num_sequences
+    return replace(load, tokens=load.tokens * uneven, squared_tokens=load.squared_tokens * uneven)
 
 
 def _rule_against(estimate: TrainEstimate) -> tuple[str, str]:

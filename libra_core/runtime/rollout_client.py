@@ -113,6 +113,10 @@ class RolloutClient:
     def sample_trajectories(self, batch_id: BatchId, count: int) -> list[dict[str, Any]]:
         return ask("sample trajectories", self._scorer.samples.remote(batch_id, count))
 
+    def lengths(self, batch_id: BatchId) -> list[LengthRecord]:
+        """Of the batch's trajectories, while the store keeps it."""
+        return ask("the lengths of a batch", self._store.lengths.remote(batch_id))
+
     def iteration_report(
         self, step: int, rollout: RolloutReport, reward: RewardReport, update: UpdateReport, publication: PublicationReport
     ) -> IterationReport:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from libra_core.errors import ConfigError
 from libra_core.runtime.admission import PromptCursor, Selection, StepWindow, select_groups
+from libra_core.runtime.lengths import records_of
 from libra_core.types.batch import TrainingSequence
 from libra_core.types.group import TrajectoryGroup
 from libra_core.types.ids import BatchId, PolicyVersion
@@ -15,6 +16,7 @@ from libra_core.types.lengths import LengthRecord
 from libra_core.types.reports import TrajectoryAudit
 from libra_core.types.trajectory import Trajectory
 
+_BATCH = "step-"
 _KEPT_LENGTHS = 4096
 
 
@@ -139,7 +141,7 @@ class TrajectoryStoreActor:
                     for index in selection.chosen:
                         batch.groups.append(self._ready.pop(index))
                         self._taken.add(batch.groups[-1])
-                        self._lengths.extend(length_record(t, step) for t in batch.groups[-1].usable)
+                        self._lengths.extend(records_of([batch.groups[-1]], step))
                     left = places - len(selection.chosen)
                     return Share(
                         groups=selection.chosen,
@@ -170,6 +172,10 @@ class TrajectoryStoreActor:
 
     async def group_indices(self, batch_id: BatchId) -> tuple[int, ...]:
         return tuple(group.index for group in self._batch(batch_id).groups)
+
+    async def lengths(self, batch_id: BatchId) -> list[LengthRecord]:
+        """Without the tokens, which stay here."""
+        return records_of(self._batch(batch_id).groups, int(batch_id.removeprefix(_BATCH)))
 
     async def sequences(self, batch_id: BatchId, indices: tuple[int, ...]) -> tuple[TrainingSequence, ...]:
         """Some groups of a batch as the trainer reads them; samples lost to infrastructure are left out."""
@@ -270,22 +276,4 @@ class TrajectoryStoreActor:
 
 
 def batch_name(step: int) -> BatchId:
-    return BatchId(f"step-{step:06d}")
-
-
-def length_record(trajectory: Trajectory, step: int) -> LengthRecord:
-    """What the planner needs of a trajectory; tools that returned no token count to the turn after them."""
-    generated: list[int] = []
-    for before, sampled in zip((0, *trajectory.loss_mask), trajectory.loss_mask, strict=False):
-        if sampled and not before:
-            generated.append(0)
-        if sampled:
-            generated[-1] += 1
-    tools = trajectory.tool_returns
-    return LengthRecord(
-        prompt_tokens=trajectory.prompt_tokens,
-        generated_tokens=tuple(generated),
-        tool_tokens=tuple(tool.payload_tokens for tool in tools),
-        tool_s=tuple(tool.duration_s for tool in tools),
-        step=step,
-    )
+    return BatchId(f"{_BATCH}{step:06d}")

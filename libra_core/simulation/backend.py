@@ -4,10 +4,8 @@ An iteration passes in virtual time when its batch is taken; the later calls of 
 Nothing learns: rewards, losses and log-probs are 0.
 """
 
-import json
 import secrets
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +19,7 @@ from libra_core.simulation.workload.laws import load_law
 from libra_core.simulation.workload.trajectories import Trajectories, resampled
 from libra_core.simulation.world import NO_CAP, FleetAccount, Pacing, World
 from libra_core.types.ids import BatchId, EngineId, PolicyVersion
+from libra_core.types.lengths import LengthRecord
 from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
 from libra_core.types.reports import (
     EngineStats,
@@ -33,9 +32,6 @@ from libra_core.types.reports import (
     UpdateReport,
 )
 from libra_core.types.session import SessionRef
-
-LENGTHS = "lengths.jsonl"
-"""Of the run folder: the trained trajectories, as `libra plan --history` and `libra whatif` read them."""
 
 
 class SimulatedSession:
@@ -100,7 +96,6 @@ class SimulatedSession:
         reprefilled = float(self._world.state.run[0].reprefilled_tokens) - self._reprefilled_tokens
         held = float(self._held_tokens[turns].sum())
         ages = Counter((step - states.version).tolist())
-        self._note_lengths(rows, step)
         return RolloutReport(
             step=step,
             batch_id=BatchId(f"step-{step:06d}"),
@@ -195,6 +190,10 @@ class SimulatedSession:
         """There is no text."""
         return []
 
+    def lengths(self, batch_id: BatchId) -> list[LengthRecord]:
+        step = int(batch_id.removeprefix("step-"))
+        return [self._world.trajectories.record(i, step) for i in self._trained(step)]
+
     def trace_events(self, since_s: float) -> list[dict[str, object]]:
         return []
 
@@ -253,11 +252,6 @@ class SimulatedSession:
         size = self._world.trajectories.group_size
         return [int(g) * size + place for g in groups for place in range(size)]
 
-    def _note_lengths(self, rows: list[int], step: int) -> None:
-        with (Path(self.ref.run_dir) / LENGTHS).open("a", encoding="utf-8") as file:
-            for i in rows:
-                file.write(json.dumps(asdict(self._world.trajectories.record(i, step))) + "\n")
-
 
 class SimulatedTrainer:
     """The trainer's port; its `update` differs from the pool's methods only in name."""
@@ -301,7 +295,13 @@ def _world(config: LibraConfig) -> World:
         train=TrainLayout(tp=layout.tp, pp=layout.pp, dp=layout.dp, micro_batch_tokens=config.training.micro_batch_tokens),
         rollout=RolloutLayout(engines=tuple((group.tp, group.count) for group in rollout.engines)),
     )
-    pacing = Pacing(
+    return World(truth, _work(config), pacing_of(config), plan)
+
+
+def pacing_of(config: LibraConfig) -> Pacing:
+    """How a run with this configuration is driven."""
+    rollout = config.rollout
+    return Pacing(
         batch=rollout.groups_per_step * rollout.group_size,
         group_size=rollout.group_size,
         staleness=rollout.staleness,
@@ -312,7 +312,6 @@ def _world(config: LibraConfig) -> World:
         most_running=rollout.max_num_seqs,
         chunk_tokens=config.simulation.chunk_tokens,
     )
-    return World(truth, _work(config), pacing, plan)
 
 
 def _work(config: LibraConfig) -> Trajectories:

@@ -12,6 +12,8 @@ from pydantic import Field
 from libra_core.config.base import Section
 from libra_core.simulation.tables import load_table
 
+_LOSS_BATCH = 256
+
 
 class EngineTruth(Section):
     """One engine of a degree: a step takes `a_s + b_s·sequences + c_s·context tokens`."""
@@ -42,6 +44,7 @@ class TrainerTruth(Section):
     peak_flops: float = Field(gt=0)
     mfu: float = Field(gt=0, le=1)
     mfu_loss_per_gpu: float = Field(default=0.0, ge=0)
+    """Smaller shares pack worse: for steps of 256 trajectories; half of it for steps of 512."""
     tp_time: dict[int, float] = Field(default_factory=lambda: dict.fromkeys((1, 2, 4, 8), 1.0))
     fixed_s: float = Field(ge=0)
     """Optimizer, clipping, bookkeeping: once a step."""
@@ -54,9 +57,10 @@ class TrainerTruth(Section):
         """Per token, and per squared token, of one trajectory."""
         return self.flops_per_parameter_token * self.parameters, self.flops_per_width_pair * self.attention_width
 
-    def flops(self, gpus: int, tp: int, bubble_share: float = 0.0) -> float:
-        """Achieved FLOP/s of a training world; the efficiency never falls below a tenth of the table's."""
-        efficiency = max(self.mfu - self.mfu_loss_per_gpu * gpus, 0.1 * self.mfu)
+    def flops(self, gpus: int, tp: int, bubble_share: float = 0.0, *, batch: int = _LOSS_BATCH) -> float:
+        """Achieved FLOP/s of a training world on steps of `batch` trajectories; the efficiency never falls below a tenth of the
+        table's."""
+        efficiency = max(self.mfu - self.mfu_loss_per_gpu * gpus * _LOSS_BATCH / batch, 0.1 * self.mfu)
         return gpus * self.peak_flops * efficiency * (1.0 - bubble_share) / self.tp_time[tp]
 
 

@@ -31,6 +31,8 @@ from libra_core.simulation.truth import Truth
 from libra_core.simulation.workload.trajectories import Trajectories
 from libra_core.types.plan import Plan, TrainLayout
 
+MOST_RUNNING = 256
+"""Sequences of one engine's step, unless a run says otherwise; vLLM's usual `max_num_seqs`."""
 NO_CAP = 1e9
 """As `kv_fill`: everything is bound at once."""
 
@@ -46,7 +48,7 @@ class Pacing:
     streamed: bool = False
     colocated: bool = False
     kv_fill: float = 0.7
-    most_running: int = 256
+    most_running: int = MOST_RUNNING
     chunk_tokens: int = 2048
     """Tokens that one engine step prefills at most (vLLM's `max_num_batched_tokens`)."""
     most_calls_first: bool = False
@@ -189,16 +191,17 @@ class World:
     def _pace_trainer(self) -> None:
         pace, trainer = self.state.pace[0], self.truth.trainer
         layout = at_work(self.plan)[0]
-        flops = trainer.flops(layout.num_gpus, layout.tp, self._bubble_share(layout))
+        tokens = float(self.trajectories.total_tokens.mean()) * self.pacing.batch
+        flops = trainer.flops(layout.num_gpus, layout.tp, bubble_share(layout, tokens), batch=self.pacing.batch)
         pace.flops = flops / (trainer.streamed_time if self.pacing.streamed else 1.0)
 
-    def _bubble_share(self, layout: TrainLayout) -> float:
-        """1F1B: (pp-1)/(m+pp-1) with the micro-batches of a mean batch."""
-        if layout.pp == 1:
-            return 0.0
-        tokens = float(self.trajectories.total_tokens.mean()) * self.pacing.batch
-        micro = max(1.0, tokens / layout.dp / layout.micro_batch_tokens)
-        return (layout.pp - 1) / (micro + layout.pp - 1)
+
+def bubble_share(layout: TrainLayout, tokens: float) -> float:
+    """1F1B: (pp-1)/(m+pp-1) with the micro-batches of a batch of `tokens`."""
+    if layout.pp == 1:
+        return 0.0
+    micro = max(1.0, tokens / layout.dp / layout.micro_batch_tokens)
+    return (layout.pp - 1) / (micro + layout.pp - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,12 +13,14 @@ from libra_core.tracking import jsonl
 from libra_core.tracking.decisions import FILE_NAME as LEDGER_FILE
 from libra_core.tracking.decisions import append_decision, append_settled, decision_row, drop_decisions_from, read_decisions
 from libra_core.tracking.ledger import decision_metrics, flat_row, ledger_summary, ledger_tags, settled_metrics
+from libra_core.tracking.lengths import LengthLog
 from libra_core.tracking.metrics import iteration_metrics
 from libra_core.tracking.run_folder import read_journal, update_journal
 from libra_core.tracking.summary import RunPlace, RunSummary, summarise
 from libra_core.tracking.trace import FILE_NAME as TRACE_FILE
 from libra_core.tracking.trace import TraceWriter
 from libra_core.types.decision import Decision, Settled
+from libra_core.types.lengths import LengthRecord
 from libra_core.types.profile import RunProfile
 from libra_core.types.reports import IterationReport
 
@@ -47,7 +49,7 @@ class NullTracker:
 
 
 class Recorder:
-    """Owns metrics.jsonl, trace.json, the journal and the tracker of one run. Used by one thread."""
+    """Owns metrics.jsonl, lengths.jsonl, trace.json, the journal and the tracker of one run. Used by one thread."""
 
     def __init__(self, run_dir: Path, tracker: FileTracker, *, first_step: int = 0) -> None:
         self.run_dir = run_dir
@@ -55,6 +57,7 @@ class Recorder:
         self._trace = TraceWriter(run_dir)
         self._clock_s = time.monotonic()
         self._traced_until_s = time.time()
+        self._lengths = LengthLog(run_dir, first_step=first_step)
         self._reports: dict[int, IterationReport] = {}
         self._is_open = True
         self._looks_s = 0.0
@@ -116,6 +119,10 @@ class Recorder:
     def add_look(self, seconds: float) -> None:
         """How long a look at the plan kept the run."""
         self._looks_s += seconds
+
+    def add_lengths(self, records: Sequence[LengthRecord]) -> None:
+        """What a step trained, for later planning and what-ifs."""
+        self._lengths.append(records)
 
     def summary(self, heldout: Mapping[str, float], place: RunPlace, trajectories: Mapping[str, int] | None = None) -> RunSummary:
         """The run so far; its metrics also go to the tracker. `trajectories`: what became of them, by count."""

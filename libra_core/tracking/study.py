@@ -59,7 +59,8 @@ def log_study(folder: Path, root: str, mlflow_setting: str | None) -> StudyPlace
 def _parent(client: MlflowClient, experiment: str, results: Mapping[str, Any], folder: Path, figures: list[Path]) -> str:
     run = client.create_run(experiment, run_name=str(results["study"]["name"]), start_time=_now_ms())
     run_id = str(run.info.run_id)
-    params = [Param(key, value) for key, value in flat_params(results["study"])]
+    asked = {key: value for key, value in results["study"].items() if key != "sweeps"}  # they are in the results
+    params = [Param(key, value) for key, value in flat_params(asked)]
     client.log_batch(run_id, params=params, tags=[RunTag("kind", "study"), RunTag("libra.folder", str(folder))])
     means = {f"over_baseline/{system}": float(interval["mean"]) for system, interval in results["over_baseline"].items()} | {
         f"bound/{name}": float(value) for name, value in results["bounds_tokens_per_s"].items()

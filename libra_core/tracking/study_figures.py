@@ -32,6 +32,8 @@ def draw_figures(results: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], 
         "timeline": _timeline(runs),
         "gantt": _gantt(runs),
     }
+    sweeps = results["study"].get("sweeps", {})
+    made |= {f"sweep_{name}": _sweep(points, str(sweeps[name]["about"])) for name, points in results.get("sweeps", {}).items()}
     return [_save(figure, folder / f"{name}.png") for name, figure in made.items() if figure is not None]
 
 
@@ -95,6 +97,27 @@ def _gantt(runs: Sequence[Mapping[str, Any]]) -> Figure | None:
         began, ended = run["picture"]["train_s"]
         axis.axvspan(began, ended, alpha=0.25, color=_OURS)
         axis.set_title(f"{run['workload']}, {run['system']}: trajectories of one step (grey), training (blue), s", fontsize=8)
+    return figure
+
+
+def _sweep(points: Sequence[Mapping[str, Any]], about: str) -> Figure:
+    """Tokens per second over the baseline, one plot a workload, one line a system."""
+    rows = [(str(point["label"]), row) for point in points for row in point["rows"]]
+    workloads = _workloads([row for _, row in rows])
+    figure, axes = _figure(len(workloads), 2.6)
+    for axis, workload in zip(axes, workloads, strict=True):
+        for system in dict.fromkeys(str(row["system"]) for _, row in rows):
+            chosen = [
+                (label, row["over_baseline"]) for label, row in rows if (row["workload"], row["system"]) == (workload, system)
+            ]
+            means = [ratio["mean"] for _, ratio in chosen]
+            below = [ratio["mean"] - ratio["low"] for _, ratio in chosen]
+            above = [ratio["high"] - ratio["mean"] for _, ratio in chosen]
+            labels = [label for label, _ in chosen]
+            axis.errorbar(labels, means, yerr=[below, above], marker="o", linewidth=1.0, capsize=2, label=system)
+        axis.set_title(f"{workload}: over {points[-1]['baseline']}", fontsize=9)
+        axis.set_xlabel(about, fontsize=8)
+        axis.legend(fontsize=6)
     return figure
 
 

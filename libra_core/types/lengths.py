@@ -16,3 +16,5 @@ class LengthRecord:
     """Seconds that each tool took, as `tool_tokens`."""
     step: int | None = None
     """Optimizer step of its sampling; without it the record is as recent as any other."""
+    engine: str | None = None
+    """That served its last turn."""

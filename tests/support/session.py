@@ -7,6 +7,7 @@ from pathlib import Path
 
 from libra_core.config import LibraConfig
 from libra_core.types.ids import BatchId, PolicyVersion
+from libra_core.types.lengths import LengthRecord
 from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
 from libra_core.types.reports import (
     EngineStats,
@@ -102,6 +103,9 @@ class FakeConnection:
 
     def sample_trajectories(self, batch_id: BatchId, count: int) -> list[dict[str, object]]:
         return [{"prompt": f"question {number}", "text": "<answer>", "reward": 1.0} for number in range(count)]
+
+    def lengths(self, batch_id: BatchId) -> list[LengthRecord]:
+        return [LengthRecord(prompt_tokens=7, generated_tokens=(5, 3), tool_tokens=(2,), tool_s=(0.1,), step=int(batch_id[5:]))]
 
     def trace_events(self, since_s: float) -> list[dict[str, object]]:
         return [{"name": "update", "ph": "X", "ts": time.time() * 1e6, "dur": 10.0, "pid": 1, "tid": "trainer"}]

@@ -161,6 +161,8 @@ class WorkerHalf:
                     break
                 self._folder.write(save.addresses[at], self._rank, save.payloads[at], saved_ns=save.saved_ns - at)
                 save.written += 1
+        except FileNotFoundError:  # an engine with newer weights has removed the folder of this version
+            ends = True
         except OSError as error:
             logger.warning("KV of %d blocks could not be saved: %s", len(save.addresses) - save.written, error)
             ends = True

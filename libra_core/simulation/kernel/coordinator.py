@@ -1,7 +1,6 @@
 """Admission under the staleness bound, late binding under the share of KV that may be promised, and moves between engines."""
 
-from numba import njit
-
+from libra_core.simulation.kernel.compiled import compiled
 from libra_core.simulation.kernel.engine import enqueue, forget_prefix
 from libra_core.simulation.kernel.records import NOBODY, UNBOUND, State
 
@@ -9,7 +8,7 @@ _HISTORY_WEIGHT = 0.02
 """Weight of the newest trajectory in the running mean of final contexts, as in `libra_core.runtime.kv_ledger`."""
 
 
-@njit(cache=True)
+@compiled
 def issue(s: State) -> None:
     """Start groups until the bound is reached."""
     run, pace = s.run[0], s.pace[0]
@@ -20,7 +19,7 @@ def issue(s: State) -> None:
         run.room = 1
 
 
-@njit(cache=True)
+@compiled
 def next_unbound(s: State) -> int:
     """Those that lost their engine first, then the oldest new one."""
     run = s.run[0]
@@ -33,7 +32,7 @@ def next_unbound(s: State) -> int:
     return run.unplaced if run.unplaced < run.issued else NOBODY
 
 
-@njit(cache=True)
+@compiled
 def place(s: State, i: int, e: int) -> None:
     """Bind an unbound trajectory and send its turn."""
     run = s.run[0]
@@ -49,7 +48,7 @@ def place(s: State, i: int, e: int) -> None:
     enqueue(s, e, i, False)
 
 
-@njit(cache=True)
+@compiled
 def displace(s: State, i: int) -> None:
     """Back to the coordinator, without a prefix."""
     s.trajectories[i].phase = UNBOUND
@@ -58,7 +57,7 @@ def displace(s: State, i: int) -> None:
     s.run[0].room = 1
 
 
-@njit(cache=True)
+@compiled
 def send_turn(s: State, i: int, e: int) -> None:
     """The next turn of a bound trajectory, on its engine or on another one."""
     run, t = s.run[0], s.trajectories[i]
@@ -74,7 +73,7 @@ def send_turn(s: State, i: int, e: int) -> None:
     enqueue(s, e, i, False)
 
 
-@njit(cache=True)
+@compiled
 def unbind(s: State, i: int) -> None:
     t = s.trajectories[i]
     if t.cached == 1:
@@ -86,13 +85,13 @@ def unbind(s: State, i: int) -> None:
     s.run[0].room = 1
 
 
-@njit(cache=True)
+@compiled
 def note_length(s: State, i: int) -> None:
     run = s.run[0]
     run.mean_context += _HISTORY_WEIGHT * (s.trajectories[i].held - run.mean_context)
 
 
-@njit(cache=True)
+@compiled
 def has_room(s: State, i: int, e: int) -> bool:
     engine = s.engines[e]
     if engine.alive == 0 or engine.opened_s > s.run[0].now_s:
@@ -100,7 +99,7 @@ def has_room(s: State, i: int, e: int) -> bool:
     return engine.bound == 0 or engine.promised + _expected(s, i) <= s.pace[0].kv_fill * engine.kv_tokens
 
 
-@njit(cache=True)
+@compiled
 def emptiest(s: State, i: int) -> int:
     """The open engine with room that holds the fewest trajectories a GPU."""
     best, least = NOBODY, 0.0
@@ -112,7 +111,7 @@ def emptiest(s: State, i: int) -> int:
     return best
 
 
-@njit(cache=True)
+@compiled
 def home_or_emptier(s: State, i: int) -> int:
     """Stay on the engine that holds the prefix, unless another one is emptier by the margin."""
     home = s.trajectories[i].engine
@@ -125,7 +124,7 @@ def home_or_emptier(s: State, i: int) -> int:
     return other if load - least >= s.pace[0].stay_margin else home
 
 
-@njit(cache=True)
+@compiled
 def _bind(s: State, i: int, e: int) -> None:
     t = s.trajectories[i]
     t.engine = e
@@ -134,7 +133,7 @@ def _bind(s: State, i: int, e: int) -> None:
     s.engines[e].promised += t.promised
 
 
-@njit(cache=True)
+@compiled
 def _expected(s: State, i: int) -> float:
     t = s.trajectories[i]
     return max(s.run[0].mean_context, t.held + t.arriving)

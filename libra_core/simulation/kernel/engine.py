@@ -7,8 +7,7 @@ decoding sequences advance one token a chunk meanwhile, which the newcomer's lat
 
 import math
 
-from numba import njit
-
+from libra_core.simulation.kernel.compiled import compiled
 from libra_core.simulation.kernel.records import DIRTY, NEVER, NOBODY, RUNNING, WAITING, State
 
 _FILL_ON_ADMISSION = 0.95
@@ -16,13 +15,13 @@ _FILL_ON_ADMISSION = 0.95
 _TOKEN = 1e-3
 
 
-@njit(cache=True)
+@compiled
 def prefill_s(s: State, e: int, tokens: float, context: float) -> float:
     engine = s.engines[e]
     return engine.prefill_s * tokens + engine.prefill_pair_s * tokens * (context + tokens / 2)
 
 
-@njit(cache=True)
+@compiled
 def advance(s: State, e: int) -> None:
     """Fluid decoding up to now."""
     engine, now_s = s.engines[e], s.run[0].now_s
@@ -34,12 +33,15 @@ def advance(s: State, e: int) -> None:
         slope = engine.c_s * engine.running
         tokens = 2 * waited / (math.sqrt(step * step + 2 * slope * waited) + step)
         engine.decoded += tokens
+        engine.decode_steps += tokens
+        engine.decode_tokens += tokens * engine.running
+        engine.decode_context += tokens * (engine.context + tokens * engine.running / 2)
         engine.context += tokens * engine.running
         engine.decode_s += waited
     engine.clock_s = now_s
 
 
-@njit(cache=True)
+@compiled
 def serve(s: State, e: int) -> None:
     """Admit what waits, then find the next event."""
     engine, run = s.engines[e], s.run[0]
@@ -67,7 +69,7 @@ def serve(s: State, e: int) -> None:
     s.upcoming[e] = engine.clock_s + left * step + engine.c_s * engine.running * left * left / 2
 
 
-@njit(cache=True)
+@compiled
 def _start(s: State, e: int, i: int) -> None:
     engine, run, t = s.engines[e], s.run[0], s.trajectories[i]
     if t.cached == 1:
@@ -99,7 +101,7 @@ def _start(s: State, e: int, i: int) -> None:
     engine.running += 1
 
 
-@njit(cache=True)
+@compiled
 def stop_running(s: State, e: int, place: int) -> int:
     """Take the sequence at `place` off the engine; returns its number. Its context is still that of the turn's start."""
     engine = s.engines[e]
@@ -114,7 +116,7 @@ def stop_running(s: State, e: int, place: int) -> int:
     return i
 
 
-@njit(cache=True)
+@compiled
 def keep_partial(s: State, e: int, i: int) -> None:
     """A sequence that was stopped within a turn keeps the tokens it has."""
     t = s.trajectories[i]
@@ -124,7 +126,7 @@ def keep_partial(s: State, e: int, i: int) -> None:
     t.left -= tokens
 
 
-@njit(cache=True)
+@compiled
 def preempt_latest(s: State, e: int) -> None:
     """The KV cache is full: the latest admitted gives up its place and will be recomputed."""
     latest = 0
@@ -137,7 +139,7 @@ def preempt_latest(s: State, e: int) -> None:
     enqueue(s, e, i, True)
 
 
-@njit(cache=True)
+@compiled
 def enqueue(s: State, e: int, i: int, in_front: bool) -> None:
     engine, t = s.engines[e], s.trajectories[i]
     advance(s, e)
@@ -157,7 +159,7 @@ def enqueue(s: State, e: int, i: int, in_front: bool) -> None:
     s.upcoming[e] = DIRTY
 
 
-@njit(cache=True)
+@compiled
 def _next_waiting(s: State, e: int) -> int:
     first = s.engines[e].first
     if s.pace[0].most_calls_first == 0:
@@ -170,7 +172,7 @@ def _next_waiting(s: State, e: int) -> int:
     return best
 
 
-@njit(cache=True)
+@compiled
 def _take_from_queue(s: State, e: int, i: int) -> None:
     engine = s.engines[e]
     if engine.first == i:
@@ -186,7 +188,7 @@ def _take_from_queue(s: State, e: int, i: int) -> None:
         engine.last = before
 
 
-@njit(cache=True)
+@compiled
 def keep_prefix(s: State, i: int) -> None:
     """The context stays on the engine, unused, until it is wanted again or evicted; the least recently used goes first."""
     t = s.trajectories[i]
@@ -201,7 +203,7 @@ def keep_prefix(s: State, i: int) -> None:
     engine.prefixes += t.held
 
 
-@njit(cache=True)
+@compiled
 def forget_prefix(s: State, i: int) -> None:
     t = s.trajectories[i]
     engine = s.engines[t.engine]
@@ -217,14 +219,14 @@ def forget_prefix(s: State, i: int) -> None:
         engine.newest = t.older
 
 
-@njit(cache=True)
+@compiled
 def _evict(s: State, e: int, needed: float) -> None:
     engine = s.engines[e]
     while engine.oldest != NOBODY and engine.context + engine.prefixes + needed > engine.kv_tokens:
         forget_prefix(s, engine.oldest)
 
 
-@njit(cache=True)
+@compiled
 def pause(s: State, e: int, until_s: float, recompute: bool) -> None:
     """Stand still until then; unused prefixes are void afterwards, and with `recompute` the running contexts too."""
     engine, run = s.engines[e], s.run[0]
@@ -246,12 +248,12 @@ def pause(s: State, e: int, until_s: float, recompute: bool) -> None:
     s.upcoming[e] = DIRTY
 
 
-@njit(cache=True)
+@compiled
 def ended(s: State, e: int, place: int) -> bool:
     return s.finishes[e, place] - s.engines[e].decoded < _TOKEN
 
 
-@njit(cache=True)
+@compiled
 def is_full(s: State, e: int) -> bool:
     engine = s.engines[e]
     return engine.running > 1 and engine.context >= engine.kv_tokens - _TOKEN

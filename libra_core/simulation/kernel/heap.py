@@ -1,11 +1,10 @@
 """A binary heap of (time, owner) in two arrays; equal times leave in the order of owners, so results do not depend on history."""
 
-from numba import njit
-
+from libra_core.simulation.kernel.compiled import compiled
 from libra_core.simulation.kernel.records import State
 
 
-@njit(cache=True)
+@compiled
 def push(s: State, time_s: float, owner: int) -> None:
     place = s.run[0].tools
     s.run[0].tools += 1
@@ -18,7 +17,7 @@ def push(s: State, time_s: float, owner: int) -> None:
     s.tool_ends[place], s.tool_owners[place] = time_s, owner
 
 
-@njit(cache=True)
+@compiled
 def pop(s: State) -> int:
     first = s.tool_owners[0]
     s.run[0].tools -= 1
@@ -41,6 +40,6 @@ def pop(s: State) -> int:
     return first
 
 
-@njit(cache=True)
+@compiled
 def _before(time_s: float, owner: int, other_s: float, other: int) -> bool:
     return time_s < other_s or (time_s == other_s and owner < other)

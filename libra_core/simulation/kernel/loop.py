@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from numba import njit
-
 from libra_core.simulation.kernel import coordinator, engine, heap, trainer
+from libra_core.simulation.kernel.compiled import compiled
 from libra_core.simulation.kernel.records import (
     ASKS_PLACE,
     ASKS_TURN,
@@ -21,7 +20,7 @@ from libra_core.simulation.kernel.records import (
 )
 
 
-@njit(cache=True)
+@compiled
 def advance_to(s: State, version: int) -> int:
     """Run until the trainer stands at `version`, or somebody has to choose an engine."""
     run = s.run[0]
@@ -53,7 +52,7 @@ def advance_to(s: State, version: int) -> int:
             _fail(s)
 
 
-@njit(cache=True)
+@compiled
 def _bind_waiting(s: State) -> bool:
     """Place unbound trajectories while there is room; True when somebody else has to choose."""
     run = s.run[0]
@@ -71,7 +70,7 @@ def _bind_waiting(s: State) -> bool:
     return False
 
 
-@njit(cache=True)
+@compiled
 def _prepare(s: State, i: int) -> None:
     """The first turn of a new trajectory; its prompt is `arriving` already."""
     t = s.trajectories[i]
@@ -79,7 +78,7 @@ def _prepare(s: State, i: int) -> None:
         t.left = s.generated[t.first_turn]
 
 
-@njit(cache=True)
+@compiled
 def _next_engine(s: State) -> tuple[int, float]:
     best, least = NOBODY, NEVER
     for e in range(s.upcoming.size):
@@ -90,7 +89,7 @@ def _next_engine(s: State) -> tuple[int, float]:
     return best, least
 
 
-@njit(cache=True)
+@compiled
 def _after_tool(s: State, i: int) -> bool:
     t = s.trajectories[i]
     if t.engine == NOBODY:
@@ -103,7 +102,7 @@ def _after_tool(s: State, i: int) -> bool:
     return False
 
 
-@njit(cache=True)
+@compiled
 def assign(s: State, i: int, e: int) -> None:
     """The answer to `ASKS_PLACE` and `ASKS_TURN`."""
     if s.trajectories[i].engine == NOBODY:
@@ -113,7 +112,7 @@ def assign(s: State, i: int, e: int) -> None:
         coordinator.send_turn(s, i, e)
 
 
-@njit(cache=True)
+@compiled
 def survey(s: State, i: int, into: Any) -> None:
     """For whoever chooses: of each engine whether it has room for the trajectory, its degree, how many it holds."""
     for e in range(s.engines.size):
@@ -122,7 +121,7 @@ def survey(s: State, i: int, into: Any) -> None:
         into[e, 1], into[e, 2] = asked.tp, asked.bound
 
 
-@njit(cache=True)
+@compiled
 def _engine_event(s: State, e: int) -> None:
     """Ends of turns, a full KV cache, or an engine that opens."""
     engine.advance(s, e)
@@ -142,7 +141,7 @@ def _engine_event(s: State, e: int) -> None:
     s.upcoming[e] = DIRTY
 
 
-@njit(cache=True)
+@compiled
 def _end_turn(s: State, e: int, i: int) -> None:
     run, t = s.run[0], s.trajectories[i]
     t.held += t.left
@@ -167,7 +166,7 @@ def _end_turn(s: State, e: int, i: int) -> None:
     heap.push(s, run.now_s + s.tool_s[next_turn - 1], i)
 
 
-@njit(cache=True)
+@compiled
 def _fail(s: State) -> None:
     run = s.run[0]
     failure = s.failures[run.next_failure]
@@ -181,7 +180,7 @@ def _fail(s: State) -> None:
         s.upcoming[e] = DIRTY
 
 
-@njit(cache=True)
+@compiled
 def _empty(s: State, e: int, partial: bool) -> None:
     """Send every trajectory of the engine back; without `partial` the turns under way start again."""
     run, stopped = s.run[0], s.engines[e]
@@ -204,7 +203,7 @@ def _empty(s: State, e: int, partial: bool) -> None:
     assert stopped.bound == 0
 
 
-@njit(cache=True)
+@compiled
 def stop_engine(s: State, e: int) -> None:
     """End an engine; turns under way keep their tokens and are prefilled elsewhere."""
     _empty(s, e, True)
@@ -212,7 +211,7 @@ def stop_engine(s: State, e: int) -> None:
     s.upcoming[e] = NEVER
 
 
-@njit(cache=True)
+@compiled
 def open_engine(s: State, e: int, ready_s: float) -> None:
     """An engine whose laws are set serves from `ready_s` on."""
     run, opened = s.run[0], s.engines[e]
@@ -224,13 +223,14 @@ def open_engine(s: State, e: int, ready_s: float) -> None:
     opened.pause_end_s = opened.clock_s
     opened.decoded = opened.context = opened.promised = opened.prefixes = 0.0
     opened.decode_s = opened.prefilled_s = opened.reprefilled_s = 0.0
+    opened.decode_steps = opened.decode_tokens = opened.decode_context = 0.0
     opened.running = opened.bound = 0
     opened.oldest = opened.newest = opened.first = opened.last = NOBODY
     run.room = 1
     s.upcoming[e] = DIRTY
 
 
-@njit(cache=True)
+@compiled
 def hold_back(s: State, seconds: float) -> None:
     """The trainer can do nothing for so long: it is being rebuilt, or takes a replica in."""
     run = s.run[0]

@@ -77,6 +77,9 @@ ENGINE = np.dtype(
         ("last", np.int64),  # ends of its queue
         ("since_s", np.float64),  # when it was opened, for the time account
         ("decode_s", np.float64),
+        ("decode_steps", np.float64),  # of those seconds, as the next two
+        ("decode_tokens", np.float64),
+        ("decode_context", np.float64),  # tokens of context that all steps read
         ("prefilled_s", np.float64),
         ("reprefilled_s", np.float64),
         ("paused_s", np.float64),

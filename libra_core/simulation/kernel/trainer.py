@@ -4,13 +4,12 @@ The choice of groups follows the rule of `libra_core.runtime.admission`: oldest 
 miss its due step.
 """
 
-from numba import njit
-
+from libra_core.simulation.kernel.compiled import compiled
 from libra_core.simulation.kernel.engine import pause
 from libra_core.simulation.kernel.records import NEVER, NOBODY, State
 
 
-@njit(cache=True)
+@compiled
 def take_and_train(s: State) -> None:
     """Take ready groups; begin to train them when the step is streamed or its batch is whole."""
     run, pace = s.run[0], s.pace[0]
@@ -32,7 +31,7 @@ def take_and_train(s: State) -> None:
         _begin(s)
 
 
-@njit(cache=True)
+@compiled
 def _select(s: State, places: int) -> tuple[int, bool]:
     """The next group, and whether only an age limit keeps a ready one out."""
     run, pace = s.run[0], s.pace[0]
@@ -57,7 +56,7 @@ def _select(s: State, places: int) -> tuple[int, bool]:
     return chosen, False
 
 
-@njit(cache=True)
+@compiled
 def _note_age_wait(s: State, blocked: bool) -> None:
     run = s.run[0]
     if blocked and run.age_since_s == NEVER:
@@ -67,7 +66,7 @@ def _note_age_wait(s: State, blocked: bool) -> None:
         run.age_since_s = NEVER
 
 
-@njit(cache=True)
+@compiled
 def _enter(s: State, g: int) -> float:
     """Book a group into the step's record; returns its training work."""
     run, size = s.run[0], s.pace[0].group_size
@@ -86,7 +85,7 @@ def _enter(s: State, g: int) -> float:
     return work
 
 
-@njit(cache=True)
+@compiled
 def _begin(s: State) -> None:
     run, pace = s.run[0], s.pace[0]
     step = s.steps[run.version]
@@ -111,7 +110,7 @@ def _begin(s: State) -> None:
                 pause(s, e, run.train_end_s, True)
 
 
-@njit(cache=True)
+@compiled
 def end_training(s: State) -> None:
     """After the last group of a step its weights are published: the trainer waits, the engines pause."""
     run, pace = s.run[0], s.pace[0]

@@ -72,7 +72,7 @@ class BelievedTrainer:
         trainer = self.truth.trainer
         linear, pairs = trainer.flop_coefficients()
         work = linear * (load.tokens + trainer.fixed_tokens * load.num_sequences) + pairs * load.squared_tokens
-        seconds = work / trainer.flops(shape.num_gpus, shape.tp, found.bubble_share) + trainer.fixed_s
+        seconds = work / trainer.flops(shape.num_gpus, shape.tp, found.bubble_share, batch=load.num_sequences) + trainer.fixed_s
         return replace(found, t_train_s=seconds if found.fit.fits else found.t_train_s)
 
 
@@ -83,10 +83,10 @@ class Factors:
     decode: float = 1.0
     train: float = 1.0
 
-    def times(self, decode: float, train: float) -> "Factors":
+    def bounded(self) -> "Factors":
         """Never beyond a factor of three, whatever was measured."""
-        bounded = (min(max(value, 1 / _FARTHEST), _FARTHEST) for value in (self.decode * decode, self.train * train))
-        return Factors(decode=next(bounded), train=next(bounded))
+        decode, train = (min(max(value, 1 / _FARTHEST), _FARTHEST) for value in (self.decode, self.train))
+        return Factors(decode=decode, train=train)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +143,11 @@ def _costs(device_name: str, model_name: str, node: int, truth_path: str | None,
 
 
 NO_CORRECTION = Factors()
+_MODES = {
+    "asynchronous": (Mode.ASYNCHRONOUS,),
+    "colocated": (Mode.COLOCATED,),
+    "either": (Mode.ASYNCHRONOUS, Mode.COLOCATED),
+}
 
 
 def problem(
@@ -157,7 +162,6 @@ def problem(
     if correction != NO_CORRECTION:
         scaled = Scaled(costs.engines, costs.trainer, correction)
         costs = Costs(engines=scaled, trainer=scaled, moving=costs.moving)
-    colocated = system.mode == "colocated"
     return PlanningProblem(
         cluster=Cluster(num_gpus=study.gpus, gpus_per_node=study.gpus_per_node),
         model=shape,
@@ -168,7 +172,7 @@ def problem(
             age_slack=system.age_slack,
             kv_fill=system.kv_fill or 1.0,
             streamed=(False, True) if system.streamed else (False,),
-            modes=(Mode.COLOCATED,) if colocated else (Mode.ASYNCHRONOUS,),
+            modes=_MODES[system.mode],
         ),
         lengths=lengths,
         costs=costs,

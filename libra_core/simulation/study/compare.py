@@ -12,11 +12,11 @@ import numpy as np
 
 from libra_core.errors import ConfigError
 from libra_core.simulation.study.bounds import fluid_tokens_per_s
-from libra_core.simulation.study.config import StudyConfig, SystemConfig, load_systems
+from libra_core.simulation.study.config import StudyConfig, SystemConfig, load_laws, load_systems, varied
 from libra_core.simulation.study.run import Outcome, run_system, workload
 from libra_core.simulation.study.statistics import Interval, Pace, mean_ratio, rate, ratio
 from libra_core.simulation.truth import load_truth
-from libra_core.simulation.workload.laws import WorkloadLaw, load_law
+from libra_core.simulation.workload.laws import WorkloadLaw
 from libra_core.types.decision import Decision
 
 ORACLE = "oracle"
@@ -36,8 +36,18 @@ class Row:
     of_bound: float
     """Share of the bound without latency."""
     means: dict[str, float]
-    """Of the fields of `RunSummary`, over seeds."""
+    """Of the fields of `RunSummary`, over seeds, and of the CPU time that planning and routing took."""
     first_plan: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPoint:
+    """One setting of a sweep."""
+
+    label: str
+    baseline: str
+    rows: tuple[Row, ...]
+    over_baseline: dict[str, Interval]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +62,7 @@ class StudyResult:
     """Mean over the workloads, by system."""
     bounds: dict[str, float]
     """Tokens per second without latency, by workload."""
+    sweeps: dict[str, tuple[SweepPoint, ...]]
     wall_s: float
     cpu_s: float
 
@@ -69,6 +80,7 @@ class StudyResult:
             "rows": [_flat(row) for row in self.rows],
             "over_baseline": {name: asdict(value) for name, value in self.over_baseline.items()},
             "bounds_tokens_per_s": self.bounds,
+            "sweeps": {name: [_point_json(point) for point in points] for name, points in self.sweeps.items()},
             "wall_s": self.wall_s,
             "cpu_s": self.cpu_s,
             "simulated_tokens_per_cpu_s": self.tokens_per_cpu_s,
@@ -95,24 +107,53 @@ class StudyResult:
 def compare(study: StudyConfig, report: Report, *, processes: int = 2) -> StudyResult:
     """Run it all. Raises `ConfigError` before the first run when the study is wrong."""
     began = time.monotonic()
+    variants = [("", "", study), *_variants(study)]
+    each = [_jobs(variant) for _, _, variant in variants]
+    found = iter(_run_all([job for jobs in each for job in jobs], report, processes))
+    outcomes = [tuple(next(found) for _ in jobs) for jobs in each]
+    points = [(sweep, _summary(variant, label, done)) for (sweep, label, variant), done in zip(variants, outcomes, strict=True)]
+    base = points[0][1]
+    return StudyResult(
+        study=study,
+        systems=load_systems(study),
+        outcomes=outcomes[0],
+        rows=base.rows,
+        over_baseline=base.over_baseline,
+        bounds={row.workload: row.tokens_per_s.mean / row.of_bound for row in base.rows},
+        sweeps={name: tuple(point for sweep, point in points if sweep == name) for name in study.sweeps},
+        wall_s=time.monotonic() - began,
+        cpu_s=sum(outcome.cpu_s for done in outcomes for outcome in done),
+    )
+
+
+def _variants(study: StudyConfig) -> list[tuple[str, str, StudyConfig]]:
+    return [
+        (name, label, varied(study, (*sweep.common, *point)))
+        for name, sweep in study.sweeps.items()
+        for label, point in sweep.points.items()
+    ]
+
+
+def _jobs(study: StudyConfig) -> "list[Job]":
     systems = load_systems(study)
     if study.baseline not in systems:
         raise ConfigError(f"the baseline {study.baseline!r} is not among the chosen systems {', '.join(systems)}; choose it too")
-    laws = {law.name: law for law in (load_law(study.path(name)) for name in study.workloads)}
-    jobs = [
-        (study, name, system, law, seed) for law in laws.values() for name, system in systems.items() for seed in _seeds(study)
+    return [
+        (study, name, system, law, seed)
+        for law in load_laws(study).values()
+        for name, system in systems.items()
+        for seed in _seeds(study)
     ]
-    outcomes = _run_all(jobs, report, processes)
+
+
+def _summary(study: StudyConfig, label: str, outcomes: Sequence[Outcome]) -> SweepPoint:
+    laws, systems = load_laws(study), list(load_systems(study))
     bounds = {law.name: _bound(study, law) for law in laws.values()}
-    return StudyResult(
-        study=study,
-        systems=systems,
-        outcomes=outcomes,
-        rows=tuple(_rows(study, list(laws), list(systems), outcomes, bounds)),
-        over_baseline=_over_baseline(study, list(laws), list(systems), outcomes),
-        bounds=bounds,
-        wall_s=time.monotonic() - began,
-        cpu_s=sum(outcome.cpu_s for outcome in outcomes),
+    return SweepPoint(
+        label=label,
+        baseline=study.baseline,
+        rows=tuple(_rows(study, list(laws), systems, outcomes, bounds)),
+        over_baseline=_over_baseline(study, list(laws), systems, outcomes),
     )
 
 
@@ -191,7 +232,7 @@ def paces(study: StudyConfig, outcomes: Sequence[Outcome], workload_name: str, s
 
 
 def _means(runs: Sequence[Outcome]) -> dict[str, float]:
-    rows = [asdict(outcome.summary) for outcome in runs]
+    rows = [asdict(outcome.summary) | {"plan_cpu_s": outcome.plan_cpu_s, "route_us": outcome.route_us} for outcome in runs]
     return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
 
 
@@ -204,6 +245,15 @@ def _decision(decision: Decision) -> dict[str, Any]:
         "gain_s_per_step": decision.gain_s_per_step,
         "cost_s": decision.cost.total_s,
         "forecast_error": decision.forecast_error,
+    }
+
+
+def _point_json(point: SweepPoint) -> dict[str, Any]:
+    return {
+        "label": point.label,
+        "baseline": point.baseline,
+        "rows": [_flat(row) for row in point.rows],
+        "over_baseline": {name: asdict(value) for name, value in point.over_baseline.items()},
     }
 
 

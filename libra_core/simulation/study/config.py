@@ -11,6 +11,7 @@ from libra_core.config.loading import apply_override
 from libra_core.errors import ConfigError
 from libra_core.simulation.tables import checked, read_mapping
 from libra_core.simulation.truth import Mismatch
+from libra_core.simulation.workload.laws import Parameter, WorkloadLaw, load_law
 
 
 class SystemConfig(Section):
@@ -18,7 +19,8 @@ class SystemConfig(Section):
 
     about: str = Field(min_length=1)
     """What it stands for, and how it was tuned."""
-    mode: Literal["asynchronous", "colocated"] = "asynchronous"
+    mode: Literal["asynchronous", "colocated", "either"] = "asynchronous"
+    """`either`: whichever the planner finds faster for the initial workload."""
     synchronous: bool = False
     """η = 0, whatever the study's staleness is."""
     split: Literal["planner", "uniform", "greedy", "hindsight", "fixed_fleet"] = "planner"
@@ -56,6 +58,17 @@ class SystemConfig(Section):
         return self
 
 
+class SweepConfig(Section):
+    """The study again under other settings, one after the other."""
+
+    about: str = Field(min_length=1)
+    """What changes: the axis of its figure."""
+    common: tuple[str, ...] = ()
+    """`key=value` of the study that all its points have, such as fewer systems."""
+    points: dict[str, tuple[str, ...]] = Field(min_length=1)
+    """Label on the axis, and the `key=value` that make it."""
+
+
 class StudyConfig(Section):
     """One comparison. Paths are relative to the study's file."""
 
@@ -90,6 +103,11 @@ class StudyConfig(Section):
     mismatch: Mismatch = Mismatch()
     forecast_error: float = Field(default=0.0, ge=0, lt=1)
     """The planner's training time is believed to be smaller by this share and its decode time larger."""
+    law: dict[str, float] = Field(default_factory=dict[str, float])
+    """Parameters of all workloads that have another value here, such as `timeout_length_correlation`."""
+    drift_factor: float | None = Field(default=None, gt=0)
+    """Lengths drift by so much in all workloads; unset: as each says."""
+    sweeps: dict[str, SweepConfig] = Field(default_factory=dict[str, SweepConfig])
     folder: str = "."
 
     @model_validator(mode="after")
@@ -112,6 +130,29 @@ def load_study(path: str | Path, overrides: Sequence[str] = (), **changes: Any) 
     for override in overrides:
         apply_override(values, override)
     return checked(values, StudyConfig, str(path))
+
+
+def varied(study: StudyConfig, overrides: Sequence[str]) -> StudyConfig:
+    """The study with `key=value` changes and without its sweeps. Raises `ConfigError`."""
+    values = study.model_dump(mode="json") | {"sweeps": {}}
+    for override in overrides:
+        apply_override(values, override)
+    return checked(values, StudyConfig, f"{study.name} with {', '.join(overrides)}")
+
+
+def load_laws(study: StudyConfig) -> dict[str, WorkloadLaw]:
+    """The study's workloads as it changes them, by name. Raises `ConfigError`."""
+    laws = [load_law(study.path(name)) for name in study.workloads]
+    for name in study.law:
+        if laws and name not in laws[0].parameters():
+            raise ConfigError(f"law.{name} is no parameter of a workload; there are {', '.join(laws[0].parameters())}")
+    return {law.name: _changed(study, law) for law in laws}
+
+
+def _changed(study: StudyConfig, law: WorkloadLaw) -> WorkloadLaw:
+    changes = {name: Parameter(value=value, source=f"set by the study {study.name}") for name, value in study.law.items()}
+    law = law.model_copy(update=changes)
+    return law if study.drift_factor is None else law.with_drift(factor=study.drift_factor)
 
 
 def load_systems(study: StudyConfig) -> dict[str, SystemConfig]:

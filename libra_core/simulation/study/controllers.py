@@ -1,5 +1,6 @@
 """Who changes the plan of a running world, and when."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -12,7 +13,7 @@ from libra_core.planning.experience import CostBook, ErrorBook
 from libra_core.planning.joint_search import plan_resources
 from libra_core.planning.lengths import LengthTable
 from libra_core.planning.placement import most_engines
-from libra_core.planning.problem import Cluster
+from libra_core.planning.problem import Cluster, PlanningProblem
 from libra_core.planning.proposals import choose, flips, forecast_of
 from libra_core.planning.training_tree import Cuts, shape_of
 from libra_core.simulation.study.beliefs import NO_CORRECTION, Factors, costs_of, length_table_of, problem
@@ -26,8 +27,6 @@ from libra_core.types.plan import Plan, RolloutLayout
 from libra_core.types.transition import Tier, TransitionCost
 
 HISTORY_STEPS = 8
-LONGEST_TOKENS = 40960
-"""Of a trajectory; memory is checked for it."""
 
 
 class Controller(Protocol):
@@ -52,6 +51,8 @@ class Replanner:
     start: Start
     truth: TransitionTruth
     ledger: list[Decision] = field(default_factory=list[Decision])
+    look_s: list[float] = field(default_factory=list[float])
+    """CPU time of each look that planned."""
     _past: PastLooks = field(default_factory=PastLooks)
     _errors: ErrorBook = field(default_factory=ErrorBook)
     _costs: CostBook | None = None
@@ -63,13 +64,14 @@ class Replanner:
     def look(self, world: World) -> None:
         if world.version % self.study.replan_every or len(world.plan.rollout.engines) > 1:
             return
+        began = time.process_time()
         lengths, running = self._lengths(world), self._running or self.start.candidate
-        asked = problem(self.study, self.system, lengths, active=world.plan, correction=self._correction)
+        asked = self._asked(world, lengths)
         bench = open_bench(asked, Cuts())
         current = forecast_of(bench, world.plan, running)
         if self.system.corrects:
             self._correction = self._corrected(world, current)
-            asked = problem(self.study, self.system, lengths, active=world.plan, correction=self._correction)
+            asked = self._asked(world, lengths)
             bench = open_bench(asked, Cuts())
             current = forecast_of(bench, world.plan, running)
         self._compare_with_forecast(world, current)
@@ -85,15 +87,18 @@ class Replanner:
                 forecast_error=0.01 if self.system.lengths_known else self._errors.error,
             )
             for candidate in candidates
-            if len(candidate.plan.rollout.engines) == 1
         ]
-        decision = choose(looks, self._policy(), self._past) if looks else None
-        if decision is None:
-            return
+        decision = choose(looks, self._policy(), self._past)
+        self.look_s.append(time.process_time() - began)
         self.ledger.append(decision)
         self._past = self._past.after(decision)
         if decision.verdict is Verdict.SWITCH:
             self._switch(world, decision, book)
+
+    def _asked(self, world: World, lengths: LengthTable) -> PlanningProblem:
+        """No look proposes a mixed fleet or the other mode, so neither is searched for."""
+        asked = problem(self.study, self.system, lengths, active=world.plan, correction=self._correction)
+        return replace(asked, router=None, regime=replace(asked.regime, modes=(self.start.candidate.mode,)))
 
     def _switch(self, world: World, decision: Decision, book: CostBook) -> None:
         target = decision.candidate
@@ -131,11 +136,16 @@ class Replanner:
         return length_table_of(world.trajectories.rows(low, high), age)
 
     def _corrected(self, world: World, current: Candidate) -> Factors:
-        """Training time and the latency of the slowest trajectory are what a run measures of the two sides at any load."""
+        """Measured training time, and the engines' decode time over what the believed law makes of the steps they counted."""
         steps = world.state.steps[max(0, world.version - self.study.replan_every) : world.version]
-        train = float(steps.train_s.mean()) / current.forecast.t_train_s
-        slowest = float(steps.longest_s.mean()) / current.forecast.slowest_trajectory_s
-        return self._correction.times(decode=slowest, train=train)
+        train = self._correction.train * float(steps.train_s.mean()) / current.forecast.t_train_s
+        engines = world.state.engines[world.alive()]
+        believed_s = 0.0
+        for engine in engines:
+            law = costs_of(self.study)[0].engines.coefficients(int(engine.tp))
+            believed_s += law.a_s * engine.decode_steps + law.b_s * engine.decode_tokens + law.c_s * engine.decode_context
+        decode = float(engines.decode_s.sum()) / believed_s if believed_s > 0 else self._correction.decode
+        return Factors(decode=decode, train=train).bounded()
 
     def _compare_with_forecast(self, world: World, current: Candidate) -> None:
         if self._seen_version:
@@ -177,13 +187,17 @@ class IdleRatio:
     lengths: LengthTable
     tolerance: float = 0.10
     patience: int = 8
+    """Looks for which a direction is left alone after a move that did not help, and twice as many after each further one."""
+    looks_apart: int = 2
+    """In the study's looks at the plan: five steps are too noisy to judge a move by."""
     _seen: tuple[int, float, float] = (0, 0.0, 0.0)
     _before: tuple[Plan, float] | None = None
     _blocked: dict[int, int] = field(default_factory=dict[int, int])
+    _failed: dict[int, int] = field(default_factory=dict[int, int])
     _ladder: dict[int, Plan] = field(default_factory=dict[int, Plan])
 
     def look(self, world: World) -> None:
-        if world.version % self.study.replan_every:
+        if world.version % (self.looks_apart * self.study.replan_every):
             return
         version, then_s, then_starved = self._seen
         account = world.fleet_account()
@@ -192,9 +206,10 @@ class IdleRatio:
         if not version:
             return
         t_iter = (world.now_s - then_s) / (world.version - version)
-        if self._before is not None and self._took_back(world, t_iter):
-            return
         steps = world.state.steps[version : world.version]
+        each_s = (world.now_s - then_s) / float(steps.generated.sum())
+        if self._before is not None and self._took_back(world, each_s):
+            return
         trainer_idle = float(steps.waited_s.sum()) / (world.now_s - then_s)
         fleet_idle = (starved - then_starved) / ((world.now_s - then_s) * world.plan.rollout.num_gpus)
         direction = 1 if fleet_idle - trainer_idle > self.tolerance else -1 if trainer_idle - fleet_idle > self.tolerance else 0
@@ -204,18 +219,20 @@ class IdleRatio:
         gain = t_iter * abs(fleet_idle - trainer_idle) / 2
         engine_s, trainer_s = self.truth.hybrid_engine_s, self.truth.hybrid_trainer_s
         if gain * (self.study.steps - world.version) > max(engine_s, trainer_s):
-            self._before = (world.plan, t_iter)
+            self._before = (world.plan, each_s)
             world.apply(target, engine_s=engine_s, trainer_s=trainer_s)
 
-    def _took_back(self, world: World, t_iter: float) -> bool:
-        """A move that made the iteration longer is undone."""
+    def _took_back(self, world: World, each_s: float) -> bool:
+        """A move that made a generated token dearer is undone; per token, or lengths that drift would hide it."""
         assert self._before is not None
         plan, before_s = self._before
         self._before = None
-        if t_iter <= before_s * 1.02:
+        if each_s <= before_s * 1.02:
             return False
         direction = 1 if world.plan.train.num_gpus > plan.train.num_gpus else -1
-        self._blocked[direction] = world.version + self.patience * self.study.replan_every
+        self._failed[direction] = self._failed.get(direction, 0) + 1
+        wait = self.patience * 2 ** (self._failed[direction] - 1)
+        self._blocked[direction] = world.version + wait * self.study.replan_every
         world.apply(plan, engine_s=self.truth.hybrid_engine_s, trainer_s=self.truth.hybrid_trainer_s)
         return True
 
@@ -234,12 +251,13 @@ class IdleRatio:
         cluster = Cluster(num_gpus=self.study.gpus, gpus_per_node=self.study.gpus_per_node)
         ((tp, _),) = plan.rollout.engines
         ladder: dict[int, Plan] = {}
+        asked = problem(self.study, self.system, self.lengths)
+        load = self.lengths.training_load(self.study.batch, asked.regime.longest_tokens)
         for dp in range(1, self.study.gpus // plan.train.replica_gpus):
             layout = replace(plan.train, dp=dp)
             engines = most_engines(cluster, layout, tp)
             fits = shape_of(layout)
-            load = self.lengths.training_load(self.study.batch, LONGEST_TOKENS)
-            if engines and costs_of(self.study)[0].trainer.estimate(fits, load).fit.fits:
+            if engines and asked.costs.trainer.estimate(fits, load).fit.fits:
                 ladder[layout.num_gpus] = Plan(train=layout, rollout=RolloutLayout(engines=((tp, engines),)))
         ladder[plan.train.num_gpus] = plan
         return ladder

@@ -1,5 +1,7 @@
 """The routing policies of `libra_core.routing` at work in a simulated world with a mixed fleet."""
 
+import time
+
 import numpy as np
 
 from libra_core.ports.routing import EngineLoad, FinishedTrajectory, RoutingPolicy, TurnContext
@@ -11,7 +13,7 @@ from libra_core.simulation.kernel.records import DONE
 from libra_core.simulation.truth import Truth
 from libra_core.simulation.workload.generate import STATUSES
 from libra_core.simulation.workload.trajectories import Floats, Trajectories
-from libra_core.simulation.world import Router, World
+from libra_core.simulation.world import World
 from libra_core.types.ids import EngineId, PromptId, TrajectoryId
 from libra_core.types.plan import Plan, RolloutLayout
 from libra_core.types.trajectory import ToolOutcome, ToolStatus
@@ -20,7 +22,7 @@ _LEARN_EVERY = 64
 """Choices between two looks for finished trajectories."""
 
 
-def router_for(name: str | None, plan: Plan, work: Trajectories, history: Trajectories, truth: Truth) -> Router | None:
+def router_for(name: str | None, plan: Plan, work: Trajectories, history: Trajectories, truth: Truth) -> "PolicyRouter | None":
     """None on equal engines, where every policy comes to the kernel's own least-loaded rule."""
     if name is None or len(plan.rollout.engines) < 2:
         return None
@@ -55,11 +57,21 @@ class PolicyRouter:
         self._policy = policy
         self._buckets = buckets
         self._returns: dict[int, list[ToolOutcome]] = {}
-        self._choices = 0
+        self._choices = self._spent_ns = 0
         self._finished = self._right = 0
         self._survey = np.zeros((0, 3))
 
     def choose(self, world: World, trajectory: int) -> int:
+        began = time.process_time_ns()
+        chosen = self._choose(world, trajectory)
+        self._spent_ns += time.process_time_ns() - began
+        return chosen
+
+    def decision_us(self) -> float:
+        """CPU time of one choice, learning and the survey of the engines included; nan before the first."""
+        return self._spent_ns / 1000 / self._choices if self._choices else float("nan")
+
+    def _choose(self, world: World, trajectory: int) -> int:
         self._choices += 1
         if self._choices % _LEARN_EVERY == 0:
             self._learn(world)

@@ -22,6 +22,7 @@ from libra_core.simulation.workload.trajectories import Floats, Trajectories, re
 from libra_core.simulation.world import NO_CAP, Pacing, World
 from libra_core.types.decision import Decision
 from libra_core.types.forecast import Mode
+from libra_core.types.plan import Plan
 
 _HISTORY_SEED, _HINDSIGHT_SEED = 990_000, 980_000
 _HISTORY_STEPS, _HISTORY_GROUPS, _HINDSIGHT_STEPS = 8, 16, 24
@@ -40,18 +41,24 @@ class Outcome:
     decisions: tuple[Decision, ...]
     first_plan: str
     cpu_s: float
+    plan_cpu_s: float
+    """Of one planning: of the first, and of every look that searched."""
+    route_us: float
+    """CPU time of one routing decision; nan without a router."""
 
 
 def run_system(study: StudyConfig, name: str, system: SystemConfig, law: WorkloadLaw, seed: int) -> Outcome:
-    """Deterministic but for `cpu_s`."""
+    """Deterministic but for the CPU times."""
     began = time.process_time()
     truth = truth_of(study, system)
     history = initial_history(study, law)
     lengths = length_table_of(history)
+    started = time.process_time()
     start = _hindsight(study, system, law, truth) if system.split == "hindsight" else first_plan(study, system, lengths)
+    planned_s = [time.process_time() - started]
     work = workload(study, law, study.steps, seed)
     world = open_world(study, system, start, truth, work)
-    world.router = router_for(system.router, start.plan, work, history, truth)
+    world.router = router = router_for(system.router, start.plan, work, history, truth)
     controller = _controller(study, system, start, truth, lengths)
     meter = drive(world, controller, study.steps, study.skipped_steps)
     return Outcome(
@@ -64,6 +71,8 @@ def run_system(study: StudyConfig, name: str, system: SystemConfig, law: Workloa
         decisions=tuple(controller.ledger) if isinstance(controller, Replanner) else (),
         first_plan=plan_text(start),
         cpu_s=time.process_time() - began,
+        plan_cpu_s=float(np.mean(planned_s + (controller.look_s if isinstance(controller, Replanner) else []))),
+        route_us=math.nan if router is None else router.decision_us(),
     )
 
 
@@ -127,11 +136,16 @@ def drive(world: World, controller: Controller, steps: int, skipped: int) -> Met
 
 def plan_text(start: Start) -> str:
     """`32 = tp4 dp8 | 2 x tp8, streamed`."""
-    train = start.plan.train
-    shape = " ".join(f"{name}{value}" for name, value in (("tp", train.tp), ("pp", train.pp), ("dp", train.dp)) if value > 1)
-    engines = ", ".join(f"{count} x tp{tp}" for tp, count in start.plan.rollout.engines)
     kinds = (", streamed" if start.streamed else "") + (", in turns" if start.candidate.mode is Mode.COLOCATED else "")
-    return f"{train.num_gpus} = {shape} | {engines}{kinds}"
+    return layout_text(start.plan) + kinds
+
+
+def layout_text(plan: Plan) -> str:
+    """`32 = tp4 dp8 | 2 x tp8`."""
+    train = plan.train
+    shape = " ".join(f"{name}{value}" for name, value in (("tp", train.tp), ("pp", train.pp), ("dp", train.dp)) if value > 1)
+    engines = ", ".join(f"{count} x tp{tp}" for tp, count in plan.rollout.engines)
+    return f"{train.num_gpus} = {shape or 'tp1'} | {engines}"
 
 
 def _controller(study: StudyConfig, system: SystemConfig, start: Start, truth: Truth, lengths: LengthTable) -> Controller:

@@ -11,6 +11,8 @@ from libra_core.simulation.study.summary import StepView
 Floats = NDArray[np.float64]
 
 BLOCK_STEPS = 10
+_FEWEST_BLOCKS = 4
+"""A short run is cut finer, or its interval would be none."""
 _DRAWS = 2000
 _OUTSIDE = 2.5
 
@@ -66,7 +68,7 @@ Draw = Sequence[tuple[int, NDArray[np.intp]]]
 def _draws(runs: Sequence[Pace]) -> list[Draw]:
     random = np.random.default_rng(0)
     steps = min(run.seconds.size for run in runs)
-    blocks = max(1, steps // BLOCK_STEPS)
+    blocks = max(min(_FEWEST_BLOCKS, steps), steps // BLOCK_STEPS)
     parts = [part.astype(np.intp) for part in np.array_split(np.arange(steps), blocks)]
     draws: list[Draw] = []
     for _ in range(_DRAWS):

@@ -3,11 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from libra_core.config import LibraConfig
 from libra_core.errors import ConfigError, ResourceError
 from libra_core.simulation.study.config import StudyConfig, SystemConfig
-from libra_core.simulation.study.run import run_system
+from libra_core.simulation.study.recorded import RecordedRun, plans_on, replay_on
+from libra_core.simulation.study.run import layout_text, run_system
 from libra_core.simulation.study.statistics import Interval, Pace, rate
 from libra_core.simulation.workload.laws import WorkloadLaw
+from libra_core.types.plan import Plan
 
 _SIZES = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 _KNEE = 0.5
@@ -86,8 +89,42 @@ def replay(
             points.append(_point(study.model_copy(update={"gpus": gpus}), system, law, goal.steps))
         except ResourceError:
             too_small.append(gpus)
+    return curve_of(points, too_small, goal, system[0])
+
+
+def replay_run(
+    run: RecordedRun, config: LibraConfig, sizes: Sequence[int], goal: Goal, report: Callable[[str, float], None]
+) -> Curve:
+    """A recorded run as `config` changes it, on every size: the best split of those with its own degrees, found by simulation.
+    Raises `ResourceError` when it fits on none."""
+    points: list[Point] = []
+    too_small: list[int] = []
+    for place, gpus in enumerate(sizes):
+        report(f"the run on {gpus} GPUs", place / len(sizes))
+        found = [_recorded_point(run, config, plan, gpus, goal.steps) for plan in plans_on(run, gpus, config)]
+        if found:
+            points.append(min(found, key=lambda point: point.t_iter_s))
+        else:
+            too_small.append(gpus)
+    return curve_of(points, too_small, goal, "the run")
+
+
+def _recorded_point(run: RecordedRun, config: LibraConfig, plan: Plan, gpus: int, steps: int) -> Point:
+    meter = replay_on(run, plan, config)
+    t_iter = meter.summary(gpus).t_iter_s
+    return Point(
+        gpus=gpus,
+        tokens_per_s=rate([Pace.of(meter.views(), config.rollout.groups_per_step * config.rollout.group_size)]),
+        t_iter_s=t_iter,
+        hours=t_iter * steps / 3600,
+        plan=layout_text(plan),
+    )
+
+
+def curve_of(points: Sequence[Point], too_small: Sequence[int], goal: Goal, name: str) -> Curve:
+    """Raises `ResourceError` without any point."""
     if not points:
-        raise ResourceError(f"{system[0]} fits on none of {list(sizes)} GPUs; ask for more with --gpus")
+        raise ResourceError(f"{name} fits on none of {list(too_small)} GPUs; ask for more with --gpus")
     asked = goal.tokens_per_s is not None or goal.hours is not None
     cheapest = next((point.gpus for point in points if goal.met(point)), None) if asked else None
     return Curve(points=tuple(points), too_small=tuple(too_small), knee_gpus=_knee(points), cheapest_gpus=cheapest)

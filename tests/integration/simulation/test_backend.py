@@ -9,7 +9,8 @@ from libra_core import assembly
 from libra_core.config import load_config
 from libra_core.errors import ConfigError
 from libra_core.planning.history_file import read_history
-from libra_core.simulation.backend import LENGTHS, SimulatedSession
+from libra_core.simulation.backend import SimulatedSession
+from libra_core.tracking.lengths import FILE_NAME, LengthLog
 
 CONFIG = "configs/experiment/simulated_48gpu.yaml"
 SMALL = ("training.steps=4", "rollout.groups_per_step=8")
@@ -55,10 +56,12 @@ def test_a_batch_that_is_taken_again_does_not_train_again(tmp_path: Path) -> Non
 
 def test_the_run_leaves_a_length_log_that_plans_and_replays_read(tmp_path: Path) -> None:
     session = SimulatedSession(load_config(CONFIG, SMALL), tmp_path)
-    list(iterations(session, 2))
-    records = read_history(tmp_path / LENGTHS)
+    log = LengthLog(tmp_path)
+    for report in iterations(session, 2):
+        log.append(session.lengths(report.rollout.batch_id))
+    records = read_history(tmp_path / FILE_NAME)
     assert len(records) == 2 * 8 * 16
-    again = SimulatedSession(load_config(CONFIG, [*SMALL, f"simulation.history={tmp_path / LENGTHS}"]), tmp_path / "again")
+    again = SimulatedSession(load_config(CONFIG, [*SMALL, f"simulation.history={tmp_path / FILE_NAME}"]), tmp_path / "again")
     (tmp_path / "again").mkdir()
     assert again.rollout.take_batch(0).generated_tokens > 0
 

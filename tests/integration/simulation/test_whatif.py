@@ -6,12 +6,19 @@ from pathlib import Path
 import pytest
 
 from flows.whatif import WhatIfParameters, source_study
+from flows.whatif_run import read_run
+from libra_core.config import load_config, resolved_yaml
 from libra_core.errors import ConfigError, ResourceError
 from libra_core.planning.history_file import read_history
+from libra_core.simulation.backend import SimulatedSession
 from libra_core.simulation.study.config import load_study, load_systems
+from libra_core.simulation.study.recorded import RecordedRun, plans_on, recorded_run, replay_on
 from libra_core.simulation.study.run import run_system, workload
 from libra_core.simulation.study.whatif import Goal, replay, sizes_of
 from libra_core.simulation.workload.laws import load_law
+from libra_core.tracking.jsonl import append_metrics, read_metrics
+from libra_core.tracking.lengths import FILE_NAME, LengthLog
+from libra_core.tracking.metrics import iteration_metrics
 
 STUDY = load_study("configs/study/48gpu.yaml", steps=10, seeds=1, groups_per_step=8)
 LAW = load_law(STUDY.path("workloads/search_r1.yaml"))
@@ -93,3 +100,63 @@ def test_hindsight_over_recorded_lengths_does_not_look_at_the_law(tmp_path: Path
     hindsight = load_systems(study)["static_hindsight"]
     laws = [load_law(study.path(f"workloads/{name}.yaml")) for name in ("search_r1", "r2e_gym")]
     assert len({run_system(study, "static_hindsight", hindsight, law, 1).first_plan for law in laws}) == 1
+
+
+def simulated_run(folder: Path, *overrides: str) -> RecordedRun:
+    """A run folder as `libra train` with the simulated backend leaves it, read back."""
+    folder.mkdir()
+    steps = 24
+    sizes = (f"training.steps={steps}", "rollout.groups_per_step=8")
+    config = load_config("configs/experiment/simulated_48gpu.yaml", [*sizes, *overrides])
+    (folder / "config.yaml").write_text(resolved_yaml(config))
+    session, log = SimulatedSession(config, folder), LengthLog(folder)
+    for step in range(steps):
+        rollout = session.rollout.take_batch(step)
+        update = session.trainer.update(rollout.batch_id, rollout.policy_version)
+        publication = session.publish(update.policy_version)
+        report = session.iteration_report(step, rollout, session.score(rollout.batch_id), update, publication)
+        append_metrics(folder, step, iteration_metrics(report))
+        log.append(session.lengths(rollout.batch_id))
+    return read_run(folder)
+
+
+def t_iter_of(run: RecordedRun, *overrides: str) -> float:
+    changed = load_config("configs/experiment/simulated_48gpu.yaml", ["rollout.groups_per_step=8", *overrides])
+    return replay_on(run, run.plan, changed).summary(48).t_iter_s
+
+
+def test_a_replayed_run_takes_as_long_as_it_did_and_a_changed_one_as_long_as_the_simulator_says(tmp_path: Path) -> None:
+    run = simulated_run(tmp_path / "run")
+    assert t_iter_of(run) == pytest.approx(run.t_iter_s, rel=0.1)
+    changed = ("rollout.staleness=3", "rollout.age_slack=0")
+    assert t_iter_of(run, *changed) == pytest.approx(simulated_run(tmp_path / "changed", *changed).t_iter_s, rel=0.1)
+    assert t_iter_of(run, *changed) < 0.95 * t_iter_of(run)
+
+
+def test_a_measured_run_finds_how_fast_its_engines_were(tmp_path: Path) -> None:
+    """Laws of its engines are known up to a factor only, the trainer's not at all."""
+    run = simulated_run(tmp_path / "run")
+    real = run.config.model_copy(update={"backend": run.config.backend.model_copy(update={"kind": "cpu"})})
+    wrong = {tp: engine.stretched(2.0, 2.0) for tp, engine in run.truth.engines.items()}
+    measured = recorded_run(real, read_metrics(tmp_path / "run"), read_history(tmp_path / "run" / FILE_NAME), wrong)
+    ((tp, _),) = run.plan.rollout.engines
+    assert measured.truth.engines[tp].a_s == pytest.approx(run.truth.engines[tp].a_s, rel=0.1)
+    assert replay_on(measured, run.plan).summary(48).t_iter_s == pytest.approx(run.t_iter_s, rel=0.1)
+
+
+def test_splits_of_another_cluster_keep_the_degrees_and_the_size(tmp_path: Path) -> None:
+    run = simulated_run(tmp_path / "run")
+    plans = plans_on(run, 64, run.config)
+    assert 1 < len(plans) <= 9
+    assert all(plan.train.tp == run.plan.train.tp and plan.num_gpus <= 64 for plan in plans)
+    assert plans_on(run, 4, run.config) == []
+
+
+def test_a_run_without_a_length_log_or_with_too_few_steps_is_refused(tmp_path: Path) -> None:
+    run = simulated_run(tmp_path / "run")
+    rows, records = read_metrics(tmp_path / "run"), read_history(tmp_path / "run" / FILE_NAME)
+    with pytest.raises(ConfigError, match=r"holds 6 whole steps of 128 trajectories, and a replay needs 9"):
+        recorded_run(run.config, rows[:6], records, {})
+    (tmp_path / "run" / FILE_NAME).unlink()
+    with pytest.raises(ConfigError, match=r"holds no lengths\.jsonl"):
+        read_run(tmp_path / "run")

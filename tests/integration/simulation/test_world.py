@@ -119,3 +119,11 @@ def _taken_now(world: World) -> set[int]:
     take_and_train(world.state)
     assert int(world.state.run[0].issued) == issued_before
     return set(np.flatnonzero(world.state.groups.step == world.version).tolist())
+
+
+def test_decode_time_is_the_law_of_the_steps_tokens_and_contexts_that_engines_counted() -> None:
+    world = finished(agents(512), pacing(64, staleness=1), plan(engines=3))
+    for engine in world.state.engines[world.alive()]:
+        by_law = engine.a_s * engine.decode_steps + engine.b_s * engine.decode_tokens + engine.c_s * engine.decode_context
+        assert engine.decode_s == pytest.approx(by_law, rel=1e-6)
+        assert engine.decode_steps > 0

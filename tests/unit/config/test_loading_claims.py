@@ -95,9 +95,11 @@ def test_tp_that_does_not_divide_the_heads_is_refused(tmp_path: Path) -> None:
         load_config(_write(tmp_path, "a.yaml", ""), ["training.layout.tp=3"])
 
 
-def test_batch_that_does_not_divide_over_ranks_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"training\.layout\.dp = 3 does not divide"):
-        load_config(_write(tmp_path, "a.yaml", ""), ["training.layout.dp=3", "rollout.groups_per_step=4", "rollout.group_size=2"])
+def test_more_ranks_than_trajectories_are_refused(tmp_path: Path) -> None:
+    few = ["rollout.groups_per_step=4", "rollout.group_size=2"]
+    with pytest.raises(ConfigError, match=r"a step has 8 trajectories .* training\.layout\.dp = 9 replicas without work"):
+        load_config(_write(tmp_path, "a.yaml", ""), ["training.layout.dp=9", *few])
+    assert load_config(_write(tmp_path, "b.yaml", ""), ["training.layout.dp=3", *few]).training.layout.dp == 3
 
 
 def test_bad_value_says_which_and_why(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -27,11 +28,13 @@ def all_leaves(asked: PlanningProblem) -> list[TrainLeaf]:
     load = asked.lengths.training_load(asked.regime.batch, asked.regime.longest_tokens)
     degrees = range(1, asked.cluster.num_gpus + 1)
     for tp, pp, dp in ((tp, pp, dp) for tp in (1, 2, 4, 8) for pp in degrees for dp in degrees):
-        if tp * pp * dp > asked.cluster.num_gpus or asked.model.num_layers % pp or asked.regime.batch % dp:
+        if tp * pp * dp > asked.cluster.num_gpus or asked.model.num_layers % pp or dp > asked.regime.batch:
             continue
+        most = math.ceil(load.num_sequences / dp) / (load.num_sequences / dp)
+        fullest = replace(load, tokens=most * load.tokens, squared_tokens=most * load.squared_tokens)
         for tokens in asked.micro_batch_tokens:
             shape = TrainingShape(tp=tp, pp=pp, dp=dp, micro_batch_tokens=tokens)
-            estimate = asked.costs.trainer.estimate(shape, load)
+            estimate = asked.costs.trainer.estimate(shape, fullest)
             if estimate.fit.fits and estimate.bubble_share <= 0.3 and estimate.tp_share <= 0.5:
                 layout = TrainLayout(tp=tp, pp=pp, dp=dp, micro_batch_tokens=tokens)
                 fixed = estimate.parts.optimizer_s + estimate.parts.dp_exposed_s

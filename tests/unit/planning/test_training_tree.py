@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from libra_core.costs.api import Fit, TrainingShape
 from libra_core.planning.problem import Cluster, ModelShape
-from libra_core.planning.training_tree import Cuts, best_leaf, leaves
+from libra_core.planning.training_tree import Cuts, best_leaf, leaves, of_fullest_replica, shape_of
 from support.planning import PlainTrainer, problem
 
 
@@ -13,13 +13,23 @@ def tree(num_gpus: int, **changes: object):
     return asked, load, cuts, list(leaves(asked, num_gpus, load, cuts))
 
 
-def test_every_leaf_uses_exactly_the_gpus_and_divides_layers_and_batch() -> None:
+def test_every_leaf_uses_exactly_the_gpus_and_divides_the_layers() -> None:
     asked, _, _, found = tree(24)
     assert found
     for leaf in found:
         assert leaf.layout.num_gpus == 24
         assert asked.model.num_layers % leaf.layout.pp == 0
-        assert asked.regime.batch % leaf.layout.dp == 0
+        assert leaf.layout.dp <= asked.regime.batch
+
+
+def test_replicas_need_not_divide_the_batch_and_the_fullest_one_sets_the_pace() -> None:
+    asked, load, _, found = tree(20, train_degrees=(4,), costs=replace(problem().costs, trainer=PlainTrainer(fixed_s=0.0)))
+    uneven = next(leaf for leaf in found if leaf.layout.dp == 5)
+    assert load.num_sequences == 96
+    even = asked.costs.trainer.estimate(shape_of(uneven.layout), load).t_train_s
+    fullest = asked.costs.trainer.estimate(shape_of(uneven.layout), of_fullest_replica(load, 5)).t_train_s
+    assert uneven.t_train_s == fullest
+    assert even < fullest <= even * 20 / (96 / 5) * 1.0001
 
 
 def test_best_leaf_is_the_fastest() -> None:

@@ -8,18 +8,15 @@ from typing import Any
 import pytest
 
 from libra_core.runtime.admission import PromptCursor
-from libra_core.runtime.store import Receipt, StoreSpec, TrajectoryStoreActor, batch_name, length_record
+from libra_core.runtime.store import Receipt, StoreSpec, TrajectoryStoreActor, batch_name
 from libra_core.types.group import TrajectoryGroup
 from libra_core.types.ids import GroupId, PolicyVersion, PromptId, TrajectoryId
-from libra_core.types.lengths import LengthRecord
 from libra_core.types.reports import TrajectoryAudit
 from libra_core.types.trajectory import (
     Failure,
     FailureKind,
     FinishReason,
     Prompt,
-    ToolReturn,
-    ToolStatus,
     Trajectory,
     VersionSegment,
 )
@@ -202,15 +199,6 @@ def test_what_a_lost_replica_held_counts_once_when_the_core_trained_it_again(
         assert (audit.lost, audit.doubled) == (lost, doubled)
 
     run(claim())
-
-
-def test_a_length_record_has_the_turns_and_the_tools_between_them() -> None:
-    tool = ToolReturn(tool="search", status=ToolStatus.OK, token_ids=(7, 7), duration_s=0.25)
-    spoken = replace(
-        sample(0, 1.0), token_ids=(1, 2, 3, 7, 7, 4), loss_mask=(0, 1, 1, 0, 0, 1), logprobs=(0.0,) * 6, tool_returns=(tool,)
-    )
-    record = length_record(spoken, step=3)
-    assert record == LengthRecord(prompt_tokens=1, generated_tokens=(2, 1), tool_tokens=(2,), tool_s=(0.25,), step=3)
 
 
 def named(name: str, advantage: float | None, failure: Failure | None = None) -> Trajectory:

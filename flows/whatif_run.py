@@ -1,0 +1,65 @@
+"""The folder of a training run as the simulation replays it: its metrics, its length log, and laws for its engines."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from libra_core.config import LibraConfig
+from libra_core.config.loading import load_config
+from libra_core.costs.api import ModelFacts, load_model
+from libra_core.errors import ConfigError
+from libra_core.planning.history_file import read_history
+from libra_core.planning.run_costs import run_costs
+from libra_core.simulation.study.recorded import RecordedRun, recorded_run
+from libra_core.simulation.truth import EngineTruth
+from libra_core.tracking.jsonl import read_metrics
+from libra_core.tracking.lengths import FILE_NAME as LENGTHS
+from libra_core.types.lengths import LengthRecord
+
+RUN_CONFIG = "config.yaml"
+
+
+def read_run(folder: Path) -> RecordedRun:
+    """Raises `ConfigError` for a run without a length log, and for one that is too short."""
+    if not (folder / LENGTHS).is_file():
+        raise ConfigError(f"{folder} holds no {LENGTHS}, so its trajectories cannot be replayed; name a run that wrote one")
+    config, records = load_config(folder / RUN_CONFIG, []), read_history(folder / LENGTHS)
+    engines = {} if config.backend.kind == "simulated" else engine_laws(config, records)
+    return recorded_run(config, read_metrics(folder), records, engines)
+
+
+def engine_laws(config: LibraConfig, records: Sequence[LengthRecord]) -> dict[int, EngineTruth]:
+    """By degree, as plans believe: this host's calibration where the configuration names one, else sums of kernels. What each
+    prefill costs whatever its length is spread over the tokens that arrive with a turn."""
+    costs = run_costs(config, _model(config)).engines
+    prefills = max(sum(len(record.generated_tokens) for record in records), 1)
+    arriving = max(sum(record.prompt_tokens + sum(record.tool_tokens) for record in records) / prefills, 1.0)
+    laws: dict[int, EngineTruth] = {}
+    for group in config.rollout.engines:
+        law = costs.coefficients(group.tp)
+        laws[group.tp] = EngineTruth(
+            a_s=law.a_s,
+            b_s=law.b_s,
+            c_s=law.c_s,
+            prefill_s=law.prefill_b_s_per_token + law.prefill_a_s / arriving,
+            prefill_pair_s=law.prefill_c_s_per_token2,
+            kv_tokens=costs.kv_tokens(group.tp),
+        )
+    return laws
+
+
+def _model(config: LibraConfig) -> ModelFacts:
+    """The embedded policy has no folder before it is made, but its shape is in the configuration."""
+    if config.model.path is not None:
+        return load_model(config.model.path)
+    tiny = config.model.tiny
+    return ModelFacts(
+        name="tiny",
+        num_layers=tiny.num_layers,
+        hidden_size=tiny.hidden_size,
+        num_heads=tiny.num_heads,
+        num_kv_heads=tiny.num_kv_heads,
+        head_dim=tiny.hidden_size // tiny.num_heads,
+        ffn_size=tiny.ffn_size,
+        vocab_size=tiny.vocab_size,
+        tied_embeddings=True,
+    )
