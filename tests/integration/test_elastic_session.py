@@ -19,7 +19,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return random_policy(tmp_path_factory.mktemp("model") / "policy")
 
 
-def elastic(model: Path, root: Path, steps: int = 60) -> LibraConfig:
+def elastic(model: Path, root: Path, steps: int = 5000) -> LibraConfig:
     """An entropy term gives babble, whose rewards are all 0, a gradient: the replica has something to add."""
     return small_config(
         model,
