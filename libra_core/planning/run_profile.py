@@ -2,8 +2,8 @@
 
 Measured, and not corrected by hand: seconds of forward and backward per token and replica; the optimizer's seconds, and those
 until the trainer can take groups again; the engines' decode and prefill time over what their law says of the same work. Recent
-steps count more. What is believed beyond the measurement: training divides evenly over replicas, and processes do not slow each
-other down any more under another plan than under the one that runs.
+steps count more. Training is believed as it was measured with as many replicas. Where no step had as many, it is believed to
+divide evenly over replicas, which slow each other down no more than those of the newest steps do.
 """
 
 import math
@@ -41,6 +41,9 @@ class RunMeter:
         self._core_replicas = plan.train.dp
         self._decay = 0.5 ** (1.0 / half_life_steps)
         self._trainer = RecentMean()
+        self._per_token: dict[int, RecentMean] = {}
+        """By number of replicas."""
+        self._replicas = plan.train.dp
         self._engine = RecentMean()
         self._iteration = RecentMean()
         self.steps = 0
@@ -55,9 +58,11 @@ class RunMeter:
             work_s = update.forward_backward_s + update.logprob_s + update.hybrid_wait_s
             account = report.account
             between_s = account.trainer_waits_publication_s + account.trainer_other_s - update.hybrid_wait_s
+            per_token = {"per_token": work_s * replicas / tokens}
+            self._per_token[replicas] = self._per_token.get(replicas, RecentMean()).including(per_token, self._decay)
+            self._replicas = replicas
             self._trainer = self._trainer.including(
                 {
-                    "per_token": work_s * replicas / tokens,
                     "fixed": update.optimizer_s + update.hybrid_stall_s,
                     "between": max(0.0, between_s),
                     "trained": min(1.0, update.tokens / tokens),
@@ -74,11 +79,13 @@ class RunMeter:
         if not self._trainer.weight or not self._iteration.weight:
             raise ConfigError("no step of this run has been measured yet; look at the plan after the first one that trains")
         trainer, iteration = self._trainer.mean, self._iteration.mean
+        per_token = {replicas: mean.mean["per_token"] for replicas, mean in sorted(self._per_token.items())}
         return RunProfile(
             step=step,
             measured_steps=self.steps,
             trajectories=trajectories,
-            train_s_per_token=trainer["per_token"],
+            train_s_per_token=per_token[self._replicas],
+            train_s_per_token_of=per_token,
             train_fixed_s=trainer["fixed"],
             between_s=trainer["between"],
             trained_share=trainer["trained"],
@@ -120,7 +127,8 @@ class MeasuredTrainer:
         return self.evaluated.shape_fit(shape)
 
     def estimate(self, shape: TrainingShape, load: TrainingLoad) -> TrainEstimate:
-        work_s = self.profile.train_s_per_token * load.tokens / shape.dp
+        per_token = self.profile.train_s_per_token_of.get(shape.dp, self.profile.train_s_per_token)
+        work_s = per_token * load.tokens / shape.dp
         parts = TrainTimeParts(
             forward_backward_s=work_s,
             tp_communication_s=0.0,

@@ -1,6 +1,6 @@
 """What a run has measured of itself."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,3 +26,6 @@ class RunProfile:
     decode_batch: float
     publication_s: float
     t_iter_s: float
+    train_s_per_token_of: dict[int, float] = field(default_factory=dict[int, float])
+    """`train_s_per_token` of the steps in which so many replicas trained. Replicas that share a host's cores or links slow each
+    other down, so what one of them takes is not what it would take alone."""

@@ -48,7 +48,8 @@ def measured(*reports: IterationReport, half_life_steps: float = 3.0) -> RunProf
 
 
 def profile(**changes: Any) -> RunProfile:
-    return replace(measured(step(0)), **changes)
+    """With one replica's time as given, whatever was measured."""
+    return replace(measured(step(0)), **{"train_s_per_token_of": {}, **changes})
 
 
 def test_training_time_per_token_is_that_of_one_replica_however_many_shared_the_step() -> None:
@@ -82,6 +83,22 @@ def test_a_replica_more_halves_the_work_but_not_what_comes_once_a_step() -> None
     trainer = MeasuredTrainer(PlainTrainer(), profile(train_s_per_token=1e-3, train_fixed_s=0.2, between_s=0.3))
     one, two = (trainer.estimate(TrainingShape(dp=dp), LOAD).t_train_s for dp in (1, 2))
     assert (one, two) == (pytest.approx(10.5), pytest.approx(5.5))
+
+
+def test_replicas_that_slow_each_other_down_do_not_make_one_of_them_look_slow() -> None:
+    """2 s alone; two on the same cores take 2 s too: going back to one would cost nothing."""
+    found = measured(step(0, train_s=2.0), step(1, train_s=2.0, hybrids=1), step(2, train_s=2.0, hybrids=1))
+    trainer = MeasuredTrainer(PlainTrainer(), found)
+    load = replace(LOAD, tokens=660.0)
+    alone, shared = (trainer.estimate(TrainingShape(dp=dp), load).parts.forward_backward_s for dp in (1, 2))
+    assert (alone, shared) == (pytest.approx(2.0), pytest.approx(2.0))
+    assert found.train_s_per_token == pytest.approx(2 * 2.0 / 660), "that of the replicas that train now"
+
+
+def test_a_number_of_replicas_that_no_step_had_is_forecast_from_the_newest_steps() -> None:
+    found = measured(step(0, train_s=2.0), step(1, train_s=1.5, hybrids=1))
+    estimate = MeasuredTrainer(PlainTrainer(), found).estimate(TrainingShape(dp=3), replace(LOAD, tokens=660.0))
+    assert estimate.parts.forward_backward_s == pytest.approx(2 * 1.5 / 3)
 
 
 def test_promised_contexts_are_final_ones_so_that_fewer_trajectories_fit() -> None:
