@@ -19,8 +19,8 @@ WIDE_KV = {"hidden_size": 256, "num_layers": 8, "num_heads": 4, "num_kv_heads": 
 """16 KiB of KV cache a token, so that the smallest cache, of 16 MiB, holds 1,024 tokens: about 4 of the contexts below."""
 
 
-def config_of(root: Path, *, streamed: bool = False, **rollout: Any) -> LibraConfig:
-    """Contexts of about 250 tokens, and tools so quick that no waiting trajectory loses its prefix to a running one."""
+def config_of(root: Path, *, streamed: bool = False, tool_wait_s: float = 0.01, **rollout: Any) -> LibraConfig:
+    """Contexts of about 250 tokens; tools so quick that under the cap no waiting trajectory loses its prefix to a running one."""
     values: dict[str, Any] = {
         "run": {"root": str(root)},
         "model": {"tiny": WIDE_KV},
@@ -30,7 +30,7 @@ def config_of(root: Path, *, streamed: bool = False, **rollout: Any) -> LibraCon
             "turn_tokens": 24,
             "turns": 3,
             "tool_tokens": 8,
-            "tool_wait_s": 0.01,
+            "tool_wait_s": tool_wait_s,
             "tool_wait_sigma": 0.5,
         },
         "rollout": {
@@ -52,9 +52,9 @@ def config_of(root: Path, *, streamed: bool = False, **rollout: Any) -> LibraCon
 
 @pytest.fixture(scope="module")
 def synchronous(tmp_path_factory: pytest.TempPathFactory) -> list[IterationReport]:
-    """Without the cap: all 16 trajectories are on the engine at once."""
+    """Without the cap: all 16 trajectories are on the engine at once. They wait for tools long enough to lose their prefix."""
     root = tmp_path_factory.mktemp("synchronous")
-    return reports_of(config_of(root, staleness=0, kv_fill=None), root / "run", STEPS)
+    return reports_of(config_of(root, staleness=0, kv_fill=None, tool_wait_s=0.2), root / "run", STEPS)
 
 
 @pytest.fixture(scope="module")
