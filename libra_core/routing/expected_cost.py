@@ -7,6 +7,7 @@ A move must gain its own price and a share of it on top; ties stay.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -42,12 +43,12 @@ class ExpectedCost:
         self._costs = costs
 
     def choose(self, turn: TurnContext, engines: Sequence[EngineLoad]) -> EngineId:
-        home, slowdowns = _survey(engines, turn.current, self._costs)
+        home, emptiest, usual = _survey(engines, turn.current)
         residual = self.reader.residual(turn)
         if residual.evidence < ENOUGH or (home is None and self._start == "smallest" and not turn.tool_returns):
             target = 0 if home is None else home.bucket
         else:
-            target = self._cheapest(turn, home, residual, slowdowns)
+            target = self._cheapest(turn, home, residual, _Steps(self._costs, emptiest, usual))
         if home is not None and target == home.bucket:
             return home.engine_id
         return self._placement.in_bucket(target, turn.current, engines).engine_id
@@ -62,17 +63,19 @@ class ExpectedCost:
         self.buckets, self._costs = buckets, costs
         self._tables.clear()
 
-    def _cheapest(self, turn: TurnContext, home: EngineLoad | None, residual: Residual, slowdowns: dict[int, float]) -> int:
+    def _cheapest(self, turn: TurnContext, home: EngineLoad | None, residual: Residual, steps: "_Steps") -> int:
         decode_s: list[float] = self._table(turn.generated_tokens).dot(residual.shares).tolist()
         if home is None:
-            return min(slowdowns, key=lambda bucket: decode_s[bucket] * slowdowns[bucket])
+            return min(steps.emptiest, key=lambda bucket: decode_s[bucket] * steps.slowdown(bucket))
         best, best_gain_s = home.bucket, 0.0
         plain_s = decode_s[best]
-        stay_s = plain_s * slowdowns[best]
-        for bucket, slowdown in slowdowns.items():
+        stay_s = plain_s * steps.slowdown(best)
+        for bucket in steps.emptiest:
             # loads pass, lengths stay: a move must pay at equal loads as well as at those of the moment
             there_s = decode_s[bucket]
-            gain_s = min(plain_s - there_s, stay_s - there_s * slowdown)
+            if plain_s - there_s <= best_gain_s:
+                continue
+            gain_s = min(plain_s - there_s, stay_s - there_s * steps.slowdown(bucket))
             if gain_s <= best_gain_s:
                 continue
             move_s = self._costs.move_s(bucket, turn.context_tokens)
@@ -95,38 +98,50 @@ class ExpectedCost:
         return table
 
 
+@dataclass(slots=True)
+class _Steps:
+    """Decode steps relative to that of an engine which is as full as the fleet on the whole."""
+
+    costs: RoutingCosts
+    emptiest: dict[int, EngineLoad | None]
+    """By bucket that has a place; None: no fuller than the fleet on the whole."""
+    usual: float
+    """Fullness of the fleet on the whole."""
+
+    def slowdown(self, bucket: int) -> float:
+        engine = self.emptiest[bucket]
+        if engine is None or not engine.capacity:
+            return 1.0
+        return self.costs.slowdown(bucket, engine.in_flight) / self.costs.slowdown(bucket, self.usual * engine.capacity)
+
+
 def _survey(
-    engines: Sequence[EngineLoad], current: EngineId | None, costs: RoutingCosts
-) -> tuple[EngineLoad | None, dict[int, float]]:
-    """The trajectory's engine if it is there; and by bucket that has a place, the decode step of its emptiest engine relative to
-    one that is as full as the fleet on the whole. An engine without a capacity counts as that full."""
+    engines: Sequence[EngineLoad], current: EngineId | None
+) -> tuple[EngineLoad | None, dict[int, EngineLoad | None], float]:
+    """The trajectory's engine if it is there; the emptiest engine of each bucket that has a place; how full the fleet is on the
+    whole. An engine without a capacity counts as that full."""
     home: EngineLoad | None = None
-    emptiest: dict[int, tuple[float, EngineLoad | None]] = {}
+    emptiest: dict[int, EngineLoad | None] = {}
+    fullness: dict[int, float] = {}
     unbounded: list[int] = []
     places = held = 0
     for engine in engines:
-        capacity, load, bucket = engine.capacity, engine.in_flight, engine.bucket
-        if not capacity:
-            unbounded.append(bucket)
-        else:
+        capacity, load = engine.capacity, engine.in_flight
+        if capacity:
             places += capacity
             held += load
+        else:
+            unbounded.append(engine.bucket)
         if engine.engine_id == current:
             home = engine
-        elif capacity and (bucket not in emptiest or load < capacity * emptiest[bucket][0]) and load < capacity:
-            emptiest[bucket] = (load / capacity, engine)
+        elif capacity and load / capacity < fullness.get(engine.bucket, 1.0):
+            fullness[engine.bucket], emptiest[engine.bucket] = load / capacity, engine
     usual = held / places if places else 0.0
     for bucket in unbounded:
-        if bucket not in emptiest or usual < emptiest[bucket][0]:
-            emptiest[bucket] = (usual, None)
+        if bucket not in fullness or usual < fullness[bucket]:
+            fullness[bucket], emptiest[bucket] = usual, None
     if home is not None and home.capacity:
-        emptiest[home.bucket] = (home.in_flight / home.capacity, home)
+        emptiest[home.bucket] = home
     if not emptiest:
-        return home, {engine.bucket: 1.0 for engine in engines}
-    return home, {bucket: _relative_step(costs, engine, usual) for bucket, (_, engine) in emptiest.items()}
-
-
-def _relative_step(costs: RoutingCosts, engine: EngineLoad | None, usual: float) -> float:
-    if engine is None or not engine.capacity:
-        return 1.0
-    return costs.slowdown(engine.bucket, engine.in_flight) / costs.slowdown(engine.bucket, usual * engine.capacity)
+        emptiest = dict.fromkeys((engine.bucket for engine in engines), None)
+    return home, emptiest, usual

@@ -152,9 +152,6 @@ class ClusterControllerActor:
         """Of the replica that is in this slot now."""
         return self._pool.worker(slot).ranks
 
-    async def hybrid_states(self) -> dict[int, State]:
-        return self._pool.states()
-
     async def recoveries(self) -> list[Recovery]:
         """Of replicas that were lost, in order."""
         return list(self._recoveries)
