@@ -55,6 +55,11 @@ class LibraConfig(Section):
         transport = self.publication.transport
         return self.backend.ray_address == "local" if transport == "auto" else transport == "file"
 
+    @property
+    def publications_overlap(self) -> bool:
+        """Whether the trainer works on while the engines load."""
+        return self.publication.overlap and self.rollout.mode == "asynchronous"
+
     @model_validator(mode="after")
     def _a_limit_per_bucket(self) -> "LibraConfig":
         buckets = len({group.tp for group in self.rollout.engines})

@@ -21,10 +21,10 @@ from libra_core.runtime.kv_offers import offers_of
 from libra_core.runtime.prefill_ahead import stay
 from libra_core.runtime.router import open_router
 from libra_core.runtime.timeline import BusyClock, Interval
-from libra_core.runtime.weights import PublicationOrder
+from libra_core.runtime.weights import PublicationOrder, Published
 from libra_core.types.group import TrajectoryGroup
 from libra_core.types.ids import EngineId, PolicyVersion
-from libra_core.types.reports import EnginePublication, EngineStats, RoutingReport
+from libra_core.types.reports import EngineStats, RoutingReport
 from libra_core.types.trace import TraceSpan
 from libra_core.types.trajectory import Prompt, Trajectory
 from libra_core.workloads.build import build_workload
@@ -85,13 +85,15 @@ class RolloutCoordinatorActor:
         """Issue groups from here on."""
         self._spawn(self._admit())
 
-    async def publish(self, order: PublicationOrder) -> list[EnginePublication]:
-        """Swap the weights of every engine. New groups start at the new version."""
-        results = await self._keeper.publish(order)
+    async def publish(self, order: PublicationOrder, canary: tuple[int, ...] = ()) -> Published:
+        """Swap the weights of every engine, then let each score the canary. New groups start at the new version."""
+        started_s = time.monotonic()
+        engines = await self._keeper.publish(order)
         self._version = order.version
         self._wake.set()
         self._spawn(self._router.save())
-        return results
+        scores = await self._keeper.canary(canary) if canary else {}
+        return Published(engines=tuple(engines), scores=scores, seconds=time.monotonic() - started_s)
 
     async def hold(self) -> None:
         """Stop generation on every engine until the next publication; unfinished requests keep what they have."""
@@ -111,10 +113,6 @@ class RolloutCoordinatorActor:
     async def broadcast_size(self) -> int:
         """Trainer rank 0 and every engine worker."""
         return 1 + sum(member.tp for member in self._keeper.members())
-
-    async def canary(self, token_ids: tuple[int, ...]) -> dict[EngineId, tuple[float, ...]]:
-        """Log-probs of the same tokens from every engine."""
-        return await self._keeper.canary(token_ids)
 
     async def canary_tokens(self) -> tuple[int, ...]:
         return next(iter(self._prompts.training(0))).token_ids

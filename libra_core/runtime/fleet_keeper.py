@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError
 
 from libra_core.config import LibraConfig
 from libra_core.errors import DeadlineError, EngineLostError, LibraError
@@ -172,10 +172,20 @@ class FleetKeeper:
         )
 
     async def canary(self, token_ids: tuple[int, ...]) -> dict[EngineId, tuple[float, ...]]:
+        """Log-probs of the same tokens from every engine that lives; one that dies at it is replaced."""
+        scores: dict[EngineId, tuple[float, ...]] = {}
         async with self._publication:  # else an engine could leave, and stop, while it scores
             members = self.fleet.ordered()
-            scores = await asyncio.gather(*(member.handle.score.remote(token_ids) for member in members))
-        return {member.engine_id: score for member, score in zip(members, scores, strict=True)}
+            calls = (member.handle.score.remote(token_ids) for member in members)
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+        for member, answer in zip(members, answers, strict=True):
+            if not isinstance(answer, BaseException):
+                scores[member.engine_id] = answer
+            elif isinstance(answer, RayActorError) or isinstance(getattr(answer, "cause", None), EngineLostError):
+                self.fleet.lose(member.engine_id, f"{member.engine_id} could not score the canary: {first_line(answer)}")
+            else:
+                raise answer
+        return scores
 
     async def stats(self) -> list[EngineStats]:
         """Of the engines that answer; each look also adapts their KV share to the preemptions seen."""

@@ -2,6 +2,8 @@
 
 import time
 from collections import defaultdict
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -84,10 +86,29 @@ class RolloutClient:
         return summarise_batch(step, groups, counts, wait, lengths)
 
     def publish(self, version: PolicyVersion) -> PublicationReport:
+        """Wait until every engine serves the version."""
+        with self._publishing():
+            return self._publisher.publish(version)
+
+    def begin_publication(self, version: PolicyVersion) -> PublicationReport:
+        """Publish, or with overlap only do the trainer's part of it; the report is of the newest publication that has ended."""
+        if not self._config.publications_overlap:
+            return self.publish(version)
+        with self._publishing():
+            ended = self._publisher.settle()
+            self._publisher.begin(version)
+        return ended
+
+    def settle_publication(self) -> None:
+        """Wait for the one under way; raises what it failed with."""
+        with self._publishing():
+            self._publisher.settle()
+
+    @contextmanager
+    def _publishing(self) -> Generator[None]:
         start_s = time.time()
-        report = self._publisher.publish(version)
+        yield
         self._publications.append((start_s, time.time()))
-        return report
 
     def stats(self) -> tuple[EngineStats, ...]:
         return tuple(ask("engine stats", self._coordinator.stats.remote()))
@@ -101,6 +122,7 @@ class RolloutClient:
         count = self._config.workload.heldout_prompts
         if count == 0:
             return {}
+        self.settle_publication()
         deadline_s = self._config.rollout.batch_deadline_s
         pairs = ask("held-out rollouts", self._coordinator.evaluate_heldout.remote(count), deadline_s)
         rewards: dict[str, list[float]] = defaultdict(list)
@@ -187,6 +209,7 @@ class RolloutClient:
             if share.places == 0:
                 return wait
             self._trainer.check()
+            self._publisher.check()
             if not share.groups:
                 self._require_progress(step, share, timed_out=time.monotonic() >= end)
 
@@ -195,7 +218,7 @@ class RolloutClient:
         state = ask("the fleet's state", self._coordinator.state.remote())
         if state["fault"]:
             raise ResourceError(f"step {step} cannot be filled, the rollout coordinator failed: {state['fault']}")
-        if state["waiting_for_weights"]:
+        if state["waiting_for_weights"] and not self._publisher.under_way:
             self._publisher.publish(PolicyVersion(state["version"]))
         elif state["failure"] and not state["engines"]:
             raise ResourceError(f"step {step} cannot be filled, no engine is left: {state['failure']}")

@@ -22,6 +22,18 @@ class PublicationOrder:
     source: WeightSource
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """The fleet's answer to an order."""
+
+    engines: tuple[EnginePublication, ...]
+    """Those that took the weights."""
+    scores: dict[EngineId, tuple[float, ...]]
+    """Of the canary; empty where none was asked for."""
+    seconds: float
+    """From the order to the last answer."""
+
+
 async def load_weights(member: EngineMember, order: PublicationOrder, config: PublicationConfig) -> EnginePublication:
     """Swap one engine's weights; raises `EngineLostError` when it dies, fails or passes the deadline."""
     try:
