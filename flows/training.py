@@ -12,7 +12,7 @@ from flows.iteration import iterate
 from flows.lifecycle import TrainingRun, training_run
 from flows.names import training_run_name, untagged
 from flows.parameters import TrainParameters
-from flows.replanning import conclude_decisions, look_at_plan
+from flows.replanning import Looks
 from libra_core.errors import NumericsError
 from libra_core.tracking.summary import RunSummary
 from libra_core.types.reports import IterationReport
@@ -32,14 +32,15 @@ def train(parameters: TrainParameters) -> RunSummary:
     """Iterate until `training.steps`, with checkpoints, then score held-out prompts."""
     settings = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
     with untagged(), settings, training_run(parameters.load()) as run, heard_interrupts() as raise_if_interrupted:
-        total = run.config.training.steps
+        total, looks = run.config.training.steps, Looks(run)
         for step in range(run.first_step, total):
             report = iterate(run, step)
             show(run, report)
-            look_at_plan(run, report)
+            looks.after(report)
             raise_if_interrupted()
             if checkpoint_due(step + 1, total, run.config.training.checkpoint.every_steps):
                 save_checkpoint(run.session, step + 1)
+        looks.conclude()
         return conclude(run)
 
 
@@ -63,7 +64,6 @@ def conclude(run: TrainingRun) -> RunSummary:
     Raises:
         NumericsError: a trajectory that was given to the trainer is in no gradient, or in two.
     """
-    conclude_decisions(run)
     rollout = connect(run.session).rollout
     heldout = rollout.evaluate_heldout() if run.config.workload.heldout_prompts else {}
     audit = rollout.audit()
