@@ -1,10 +1,13 @@
 """Costs and errors that are learnt."""
 
+import json
 import math
+from typing import Any
 
 import pytest
 
-from libra_core.planning.experience import RESOLUTION, CostBook, ErrorBook
+from libra_core.errors import CheckpointError
+from libra_core.planning.experience import RESOLUTION, CostBook, ErrorBook, restored_experience, saved_experience
 from libra_core.planning.objective import ERROR
 from libra_core.types.transition import Tier, TransitionCost
 
@@ -41,3 +44,20 @@ def test_over_and_under_even_out_over_several_looks_but_never_below_what_tells_p
     assert scattered.lasting_error == RESOLUTION
     assert ErrorBook().including(13.0, 10.0).including(13.0, 10.0).lasting_error == pytest.approx(0.3)
     assert ErrorBook().lasting_error == ERROR
+
+
+def test_what_was_learnt_survives_a_checkpoint() -> None:
+    learnt = CostBook(priors=PRIORS).including(Tier.FLIP, TransitionCost(drain_s=2.0, start_s=4.0))
+    errors = ErrorBook().including(20.0, 10.0).including(10.0, 10.0)
+    saved = json.loads(json.dumps(saved_experience(learnt, errors)))
+    assert restored_experience(CostBook(priors=PRIORS), saved) == (learnt, errors)
+
+
+def test_a_checkpoint_of_before_has_no_experience() -> None:
+    assert restored_experience(CostBook(priors=PRIORS), None) == (CostBook(priors=PRIORS), ErrorBook())
+
+
+@pytest.mark.parametrize("saved", [[], {}, {"costs": {"flop": []}, "errors": {}}, {"costs": {"flip": [{"s": 1}]}, "errors": {}}])
+def test_damaged_experience_is_refused_in_a_sentence(saved: Any) -> None:
+    with pytest.raises(CheckpointError, match="measured costs in the checkpoint are damaged"):
+        restored_experience(CostBook(priors=PRIORS), saved)

@@ -167,3 +167,18 @@ def test_forecasts_are_compared_with_what_ran_and_a_lost_replica_changes_the_pla
 def test_seconds_of_actions_are_divided_by_kind() -> None:
     cost = cost_of(TransitionOutcome(plan=SERVING, applied=True, seconds=SECONDS))
     assert (cost.drain_s, cost.transfer_s, cost.start_s) == (1.0, 3.0, 6.0)
+
+
+def test_a_resumed_run_expects_what_transitions_cost_before() -> None:
+    session = Session()
+    keeper = planner(session)
+    for number in range(4):
+        keeper.settle(step(number))
+    look(keeper, 3)
+    session.end(applied=True)
+    keeper.settle(step(4))
+    resumed = planner(Session())
+    resumed.resume(keeper.state())
+    for number in range(4):
+        resumed.settle(step(number))
+    assert look(resumed, 3).cost == cost_of(TransitionOutcome(plan=TRAINING, applied=True, seconds=SECONDS))
