@@ -12,8 +12,6 @@ from libra_core.types.transition import Tier, TransitionCost
 _REMEMBERED = 3
 """Transitions of one kind that the rolling mean is over."""
 _DECAY = 0.8
-RESOLUTION = 0.04
-"""Iteration time that choosing by forecasts costs on average, at most (the bound of `tests/benchmarks/plan_regret.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +59,9 @@ class ErrorBook:
         return self.total / self.weight if self.weight else ERROR
 
     @property
-    def lasting_error(self) -> float:
-        """Of forecasts that agree look after look: what single ones scatter by, since some steps have longer trajectories than
-        others, evens out. Never below what forecasts tell plans apart by."""
-        return max(abs(self.signed) / self.weight, RESOLUTION) if self.weight else ERROR
+    def bias(self) -> float:
+        """Of many forecasts: what single ones scatter by, since some steps have longer trajectories than others, evens out."""
+        return self.signed / self.weight if self.weight else 0.0
 
 
 def saved_experience(costs: CostBook, errors: ErrorBook) -> dict[str, Any]:

@@ -89,7 +89,7 @@ class Replanner:
                 candidate=candidate,
                 cost=book.expected(self._tier(world.plan, candidate.plan)),
                 forecast_error=_KNOWN if self.system.lengths_known else self._errors.error,
-                lasting_error=_KNOWN if self.system.lengths_known else self._errors.lasting_error,
+                forecast_bias=None if self.system.lengths_known else self._errors.bias,
             )
             for candidate in candidates
         ]

@@ -103,11 +103,11 @@ def slow_to_publish(seconds: float, sending: float) -> Truth:
 def test_an_overlapped_publication_keeps_the_trainer_only_while_it_sends() -> None:
     work, how, busy = agents(1024), pacing(64, staleness=4, streamed=True), plan(engines=8)
     waiting, overlapped = (
-        finished(work, replace(how, overlap=overlap), busy, world_truth=slow_to_publish(20.0, 5.0)) for overlap in (False, True)
+        finished(work, replace(how, overlap=overlap), busy, world_truth=slow_to_publish(8.0, 2.0)) for overlap in (False, True)
     )
-    assert waiting.state.steps.blocked_s[5:12] == pytest.approx(20.0)
-    assert overlapped.state.steps.blocked_s[5:12] == pytest.approx(5.0)
-    assert overlapped.now_s < waiting.now_s - 7 * 15.0
+    assert waiting.state.steps.blocked_s[5:12] == pytest.approx(8.0)
+    assert overlapped.state.steps.blocked_s[5:12] == pytest.approx(2.0)
+    assert overlapped.now_s < waiting.now_s - 7 * 6.0
     groups = overlapped.state.groups[: int(overlapped.state.run[0].version) * 16]
     assert (groups.step - groups.version).max() <= 4
 

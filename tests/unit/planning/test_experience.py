@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from libra_core.errors import CheckpointError
-from libra_core.planning.experience import RESOLUTION, CostBook, ErrorBook, restored_experience, saved_experience
+from libra_core.planning.experience import CostBook, ErrorBook, restored_experience, saved_experience
 from libra_core.planning.objective import ERROR
 from libra_core.types.transition import Tier, TransitionCost
 
@@ -38,12 +38,12 @@ def test_recent_errors_count_more() -> None:
     assert improving.error == pytest.approx(0.8 / 1.8)
 
 
-def test_over_and_under_even_out_over_several_looks_but_never_below_what_tells_plans_apart() -> None:
+def test_over_and_under_even_out_in_the_bias() -> None:
     scattered = ErrorBook().including(13.0, 10.0).including(8.0, 10.0)
     assert scattered.error == pytest.approx((0.8 * 0.3 + 0.2) / 1.8)
-    assert scattered.lasting_error == RESOLUTION
-    assert ErrorBook().including(13.0, 10.0).including(13.0, 10.0).lasting_error == pytest.approx(0.3)
-    assert ErrorBook().lasting_error == ERROR
+    assert scattered.bias == pytest.approx((0.8 * 0.3 - 0.2) / 1.8)
+    assert ErrorBook().including(8.0, 10.0).including(8.0, 10.0).bias == pytest.approx(-0.2)
+    assert ErrorBook().bias == 0.0
 
 
 def test_what_was_learnt_survives_a_checkpoint() -> None:
