@@ -21,7 +21,8 @@ class ElasticConfig(Section):
 
 
 class ReplanningConfig(Section):
-    """The look at the plan, every `every_steps` iterations. Moves flip hybrid replicas; see `docs/elasticity.md`."""
+    """The look at the plan, every `every_steps` iterations. Moves flip hybrid replicas, or re-partition the engines; see
+    `docs/elasticity.md`."""
 
     every_steps: int = Field(default=0, ge=0)
     """0: only when it is asked for from outside (deployment `libra-replan`)."""
@@ -37,6 +38,11 @@ class ReplanningConfig(Section):
     """By how much the gain that is asked for grows when the move leads back to the plan that was just left."""
     flip_cost_s: float = Field(default=60.0, gt=0)
     """What a flip is believed to cost until one was measured."""
+    repartition: bool = False
+    """Whether the GPUs of `rollout.engines` may be divided into engines of another tp while the run goes on. Without hybrid
+    replicas only, from engines of one tp, and with new weights by file."""
+    repartition_cost_s: float = Field(default=180.0, gt=0)
+    """What a re-partition is believed to cost until one was measured."""
     half_life_steps: float = Field(default=3.0, gt=0)
     """A measured step or trajectory that is so many steps older counts half in the profile."""
     realised_after_steps: int = Field(default=4, ge=1)

@@ -5,7 +5,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ from libra_core.runtime.fleet import ActorHandle, EngineMember, Fleet, first_lin
 from libra_core.runtime.kv_ledger import ContextHistory, KvLedger
 from libra_core.runtime.router import FleetRouter
 from libra_core.runtime.weights import PublicationOrder, load_weights, worst_mismatch
-from libra_core.types.ids import EngineId
+from libra_core.types.ids import EngineId, PolicyVersion
 from libra_core.types.reports import EnginePublication, EngineStats
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,8 @@ class FleetKeeper:
     """Owned by the coordinator's event loop.
 
     A replacement joins only after it has the newest weights: by file at once, by broadcast with the next publication, which
-    `waiting_for_weights` asks for. Publications and joins exclude each other.
+    `waiting_for_weights` asks for. Publications and joins exclude each other, and no engine leaves between `begin_publication`
+    and `end_publication`.
     """
 
     def __init__(
@@ -60,6 +61,12 @@ class FleetKeeper:
         self._publication = asyncio.Lock()
         self._last_order: PublicationOrder | None = None
         self._waiting: list[EngineMember] = []
+        self._publishing = False
+        self._retired: set[EngineId] = set()
+        """A replacement that is among them came too late."""
+        self._verified: tuple[PolicyVersion, tuple[float, ...]] | None = None
+        """Newest version that an engine scored the canary under, and its scores."""
+        self._router = router
         self.failure: str | None = None
         """Why a lost engine could not be replaced."""
         rollout = config.rollout
@@ -87,6 +94,24 @@ class FleetKeeper:
         """Engines of the next publication, the waiting ones included."""
         return [*self.fleet.ordered(), *self._waiting]
 
+    def expect(self, degrees: Collection[int], within_s: float) -> None:
+        """Engines of these degrees serve or will; while none does, up to this time from now, turns and publications wait."""
+        self.fleet.expected_until_s = time.monotonic() + within_s
+        self.fleet.degrees = self._router.use_degrees({*degrees, *(member.tp for member in self.members())})
+
+    async def begin_publication(self, wait_s: float) -> bool:
+        """Waits for an engine that is expected; False when none has come within `wait_s`. Else no engine leaves until the end."""
+        end_s = time.monotonic() + wait_s
+        while not self.fleet.members and self.fleet.expects_engines:
+            if time.monotonic() > end_s:
+                return False
+            await asyncio.sleep(_LOOK_S)
+        self._publishing = True
+        return True
+
+    def end_publication(self) -> None:
+        self._publishing = False
+
     async def publish(self, order: PublicationOrder) -> list[EnginePublication]:
         """Swap the weights of every engine; one that fails at it is replaced."""
         async with self._publication:
@@ -108,20 +133,35 @@ class FleetKeeper:
             DeadlineError: it still had requests after the deadline; it stays out of service.
         """
         started_s = time.monotonic()
-        async with self._publication:
-            member = self.fleet.withdraw(engine_id)
+        member = await self._withdraw(engine_id, deadline_s)
         if member is None:
             return Handover(requests=0, seconds=time.monotonic() - started_s)
         requests = member.running
-        while member.running:
-            if time.monotonic() - started_s > deadline_s:
-                raise DeadlineError(f"{engine_id} still has {member.running} requests {deadline_s:.0f} s after it was withdrawn")
-            with suppress(RayError):  # an engine that died has lost its requests, and their trajectories know
-                await member.handle.abort_all.remote()
-            await asyncio.sleep(_LOOK_S)
+        try:
+            while member.running:
+                if time.monotonic() - started_s > deadline_s:
+                    raise DeadlineError(
+                        f"{engine_id} still has {member.running} requests {deadline_s:.0f} s after it was withdrawn"
+                    )
+                with suppress(RayError):  # an engine that died has lost its requests, and their trajectories know
+                    await member.handle.abort_all.remote()
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            self.fleet.leaving.pop(engine_id, None)
         now_s = time.time()
         self._record("handed over", engine_id, now_s - (time.monotonic() - started_s), now_s)
         return Handover(requests=requests, seconds=time.monotonic() - started_s)
+
+    async def _withdraw(self, engine_id: EngineId, deadline_s: float) -> EngineMember | None:
+        end_s = time.monotonic() + deadline_s
+        self._retired.add(engine_id)
+        while True:
+            async with self._publication:
+                if not self._publishing:
+                    return self.fleet.withdraw(engine_id)
+            if time.monotonic() > end_s:
+                raise DeadlineError(f"{engine_id} waited {deadline_s:.0f} s for the publication in work, and serves on")
+            await asyncio.sleep(_LOOK_S)
 
     async def admit(self, engine: StartedEngine, canary: tuple[int, ...]) -> None:
         """Load the newest weights, compare the canary with an engine that serves, and let it serve. Idempotent.
@@ -132,6 +172,7 @@ class FleetKeeper:
         """
         member = member_of(engine)
         async with self._publication:
+            self._retired.discard(engine.engine_id)
             if engine.engine_id in self.fleet.members:
                 return
             if self._last_order is not None:
@@ -140,17 +181,21 @@ class FleetKeeper:
             self.fleet.add(member)
 
     async def _compare(self, member: EngineMember, canary: tuple[int, ...]) -> None:
-        """The others were compared with the trainer when these weights were published."""
-        publication, others = self._config.publication, self.fleet.ordered()
-        if not publication.canary or not others or self._last_order is None:
+        """The others were compared with the trainer when these weights were published; their scores of then outlive them."""
+        publication, others, order = self._config.publication, self.fleet.ordered(), self._last_order
+        if not publication.canary or order is None:
+            return
+        known = self._verified[1] if self._verified is not None and self._verified[0] == order.version else None
+        if not others and known is None:
             return
         try:
-            scores, expected = await asyncio.gather(member.handle.score.remote(canary), others[0].handle.score.remote(canary))
+            scores = await member.handle.score.remote(canary)
+            expected = known if known is not None else await others[0].handle.score.remote(canary)
         except RayError as error:
             raise EngineLostError(
-                f"{member.engine_id} could not be compared with {others[0].engine_id}: {first_line(error)}"
+                f"{member.engine_id} could not be compared with the engines before it: {first_line(error)}"
             ) from error
-        worst_mismatch({member.engine_id: scores}, expected, publication.canary_tolerance, self._last_order.version)
+        worst_mismatch({member.engine_id: scores}, expected, publication.canary_tolerance, order.version)
 
     async def hold(self) -> None:
         """Stop generation on every engine; the next publication ends it. An engine that fails at it is replaced."""
@@ -175,6 +220,8 @@ class FleetKeeper:
         async with self._publication:  # else an engine could leave, and stop, while it scores
             members = self.fleet.ordered()
             scores = await asyncio.gather(*(member.handle.score.remote(token_ids) for member in members))
+            if scores and self._last_order is not None:
+                self._verified = (self._last_order.version, tuple(scores[0]))
         return {member.engine_id: score for member, score in zip(members, scores, strict=True)}
 
     async def stats(self) -> list[EngineStats]:
@@ -191,15 +238,20 @@ class FleetKeeper:
         self._spawn(self._bring_replacement(member))
 
     async def _bring_replacement(self, lost: EngineMember) -> None:
-        """Waits for the controller to start an engine in the same place, up to `rollout.engine_start_deadline_s`."""
+        """Waits for the controller to start an engine in the same place, up to `rollout.engine_start_deadline_s`. Nothing comes
+        where the plan has no such place any more."""
         try:
-            started: StartedEngine = await self._controller.replace_engine.remote(lost.engine_id)
+            started: StartedEngine | None = await self._controller.replace_engine.remote(lost.engine_id)
         except (RayError, LibraError) as error:
             logger.exception("no replacement for %s", lost.engine_id)
             self.failure = f"{lost.engine_id} could not be replaced: {first_line(error)}"
             return
+        if started is None:
+            return
         member = member_of(started)
         async with self._publication:
+            if member.engine_id in self._retired:
+                return
             if not self._config.weights_by_file and self._last_order is not None:
                 self._waiting.append(member)
             elif self._last_order is None or await self._load(member, self._last_order) is not None:

@@ -84,8 +84,13 @@ class RolloutClient:
         return summarise_batch(step, groups, counts, wait, lengths)
 
     def publish(self, version: PolicyVersion) -> PublicationReport:
+        """Waits for an engine while the fleet changes and none serves; no engine leaves meanwhile."""
         start_s = time.time()
-        report = self._publisher.publish(version)
+        self._await_engine()
+        try:
+            report = self._publisher.publish(version)
+        finally:
+            ask("the end of a publication", self._coordinator.end_publication.remote())
         self._publications.append((start_s, time.time()))
         return report
 
@@ -170,6 +175,13 @@ class RolloutClient:
         spans: list[TraceSpan] = ask("trace spans", self._coordinator.spans.remote(since_s))
         return [_chrome_event(span) for span in [*spans, *self._trainer.spans(since_s)] if span.start_s >= since_s]
 
+    def _await_engine(self) -> None:
+        """The coordinator ends the wait: engines are expected for a bounded time."""
+        begun = False
+        while not begun:
+            asked = self._coordinator.begin_publication.remote(_LOOK_EVERY_S)
+            begun = ask("an engine to publish to", asked, _LOOK_EVERY_S + _PREPARE_S)
+
     def _collect(self, step: int) -> Wait:
         """Take groups until the batch is whole."""
         batch_id, streamed = batch_name(step), self._config.streamed
@@ -197,6 +209,8 @@ class RolloutClient:
             raise ResourceError(f"step {step} cannot be filled, the rollout coordinator failed: {state['fault']}")
         if state["waiting_for_weights"]:
             self._publisher.publish(PolicyVersion(state["version"]))
+        elif state["expects_engines"]:
+            return
         elif state["failure"] and not state["engines"]:
             raise ResourceError(f"step {step} cannot be filled, no engine is left: {state['failure']}")
         elif timed_out:
