@@ -55,6 +55,11 @@ class LibraConfig(Section):
         transport = self.publication.transport
         return self.backend.ray_address == "local" if transport == "auto" else transport == "file"
 
+    @property
+    def admission_s(self) -> float:
+        """How long an engine that has started may wait for the newest weights; a broadcast is the next publication."""
+        return self.publication.deadline_s + (0.0 if self.weights_by_file else self.elastic.join_s)
+
     @model_validator(mode="after")
     def _a_limit_per_bucket(self) -> "LibraConfig":
         buckets = len({group.tp for group in self.rollout.engines})
@@ -118,7 +123,6 @@ class LibraConfig(Section):
         for name, wrong, why in (
             ("rollout.mode = colocated", self.rollout.mode == "colocated", "both sides share all GPUs already"),
             ("backend.kind = simulated", self.backend.kind == "simulated", "no process runs that could change sides"),
-            ("weights by broadcast (publication.transport)", not self.weights_by_file, "its group is fixed; use file"),
         ):
             if wrong:
                 raise ValueError(f"{asked} does not go with {name}: {why}")

@@ -124,9 +124,9 @@ class RolloutCoordinatorActor:
     async def open_broadcast(self, host: str, port: int, world_size: int) -> None:
         await self._keeper.open_broadcast(host, port, world_size)
 
-    async def broadcast_size(self) -> int:
-        """Trainer rank 0 and every engine worker."""
-        return 1 + sum(member.tp for member in self._keeper.members())
+    async def form_broadcast(self) -> dict[EngineId, int]:
+        """Engines of the next broadcast and their degrees."""
+        return self._keeper.form_group()
 
     async def canary(self, token_ids: tuple[int, ...]) -> dict[EngineId, tuple[float, ...]]:
         """Log-probs of the same tokens from every engine."""
@@ -160,7 +160,6 @@ class RolloutCoordinatorActor:
             "failure": self._keeper.failure,
             "version": self._version,
             "engines": {member.engine_id: member.bound for member in self._keeper.fleet.ordered()},
-            "members": [member.engine_id for member in self._keeper.members()],
             "waiting_for_weights": self._keeper.waiting_for_weights,
             "expects_engines": self._keeper.fleet.expects_engines,
             "running_groups": sorted(self._running),

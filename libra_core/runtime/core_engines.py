@@ -105,7 +105,7 @@ class CoreEngines:
         """No transition and its way back take longer."""
         rollout, elastic = self._config.rollout, self._config.elastic
         start_s = 2 * rollout.engine_start_deadline_s
-        admit_s = start_s + 2 * (self._config.publication.deadline_s + FLEET_GRACE_S)
+        admit_s = start_s + 2 * (self._config.admission_s + FLEET_GRACE_S)
         each = {
             Verb.DRAIN_ENGINE: elastic.drain_s + FLEET_GRACE_S,
             Verb.STOP_ENGINE: STOP_DEADLINE_S,
@@ -191,7 +191,7 @@ class CoreEngines:
     async def _offer(self, place: CorePlace) -> None:
         assert place.started is not None
         answer = self.coordinator.admit_engine.remote(place.started)
-        await answer_of_fleet(answer, place.started.engine_id, self._config.publication.deadline_s + FLEET_GRACE_S)
+        await answer_of_fleet(answer, place.started.engine_id, self._config.admission_s + FLEET_GRACE_S)
 
     async def _ensure(self, place: CorePlace, engine_id: EngineId) -> StartedEngine:
         """An engine of this name in the place, in the devices that it holds or in others."""

@@ -41,7 +41,7 @@ class Handover:
 class FleetKeeper:
     """Owned by the coordinator's event loop.
 
-    A replacement joins only after it has the newest weights: by file at once, by broadcast with the next publication, which
+    An engine joins only after it has the newest weights: by file at once, by broadcast with the next publication, which
     `waiting_for_weights` asks for. Publications and joins exclude each other, and no engine leaves between `begin_publication`
     and `end_publication`.
     """
@@ -61,6 +61,10 @@ class FleetKeeper:
         self._publication = asyncio.Lock()
         self._last_order: PublicationOrder | None = None
         self._waiting: list[EngineMember] = []
+        self._joining: dict[EngineId, asyncio.Future[None]] = {}
+        """Of the waiting, those that `admit` waits for."""
+        self._group: tuple[EngineMember, ...] = ()
+        """Engines of the broadcast that is being prepared."""
         self._publishing = False
         self._retired: set[EngineId] = set()
         """A replacement that is among them came too late."""
@@ -102,7 +106,7 @@ class FleetKeeper:
     async def begin_publication(self, wait_s: float) -> bool:
         """Waits for an engine that is expected; False when none has come within `wait_s`. Else no engine leaves until the end."""
         end_s = time.monotonic() + wait_s
-        while not self.fleet.members and self.fleet.expects_engines:
+        while not self.members() and self.fleet.expects_engines:
             if time.monotonic() > end_s:
                 return False
             await asyncio.sleep(_LOOK_S)
@@ -117,11 +121,14 @@ class FleetKeeper:
         async with self._publication:
             self._last_order = order
             members = self.members()
+            if not self._config.weights_by_file:  # the others came after the group was formed
+                members = [member for member in members if member in self._group]
             results = await self._load_all(members, order)
             for member, result in zip(members, results, strict=True):
                 if result is not None and member in self._waiting:
                     self._waiting.remove(member)
                     self.fleet.add(member)
+                    self._tell_joined(member.engine_id, None)
         return [result for result in results if result is not None]
 
     async def retire(self, engine_id: EngineId, deadline_s: float) -> Handover:
@@ -158,6 +165,7 @@ class FleetKeeper:
         while True:
             async with self._publication:
                 if not self._publishing:
+                    self._stop_waiting(engine_id)
                     return self.fleet.withdraw(engine_id)
             if time.monotonic() > end_s:
                 raise DeadlineError(f"{engine_id} waited {deadline_s:.0f} s for the publication in work, and serves on")
@@ -166,19 +174,53 @@ class FleetKeeper:
     async def admit(self, engine: StartedEngine, canary: tuple[int, ...]) -> None:
         """Load the newest weights, compare the canary with an engine that serves, and let it serve. Idempotent.
 
+        By broadcast the next publication does that, and compares it with the trainer as all others.
+
         Raises:
             EngineLostError: it died or did not take the weights.
             NumericsError: it does not score the canary as the others do.
+            DeadlineError: there was no publication.
         """
         member = member_of(engine)
         async with self._publication:
             self._retired.discard(engine.engine_id)
             if engine.engine_id in self.fleet.members:
                 return
-            if self._last_order is not None:
-                await load_weights(member, self._last_order, self._config.publication)
-            await self._compare(member, canary)
-            self.fleet.add(member)
+            if self._config.weights_by_file or self._last_order is None:
+                if self._last_order is not None:
+                    await load_weights(member, self._last_order, self._config.publication)
+                await self._compare(member, canary)
+                self.fleet.add(member)
+                return
+            joined = self._joining.setdefault(engine.engine_id, asyncio.get_running_loop().create_future())
+            if not any(waiting.engine_id == engine.engine_id for waiting in self._waiting):
+                self._waiting.append(member)
+        await self._join(engine.engine_id, joined)
+
+    async def _join(self, engine_id: EngineId, joined: "asyncio.Future[None]") -> None:
+        wait_s = self._config.elastic.join_s
+        try:
+            await asyncio.wait_for(asyncio.shield(joined), wait_s)
+        except TimeoutError:
+            self._stop_waiting(engine_id)
+            raise DeadlineError(
+                f"{engine_id} waited {wait_s:.0f} s (elastic.join_s) for the next broadcast of weights; raise it above the time "
+                "of an iteration"
+            ) from None
+
+    def _stop_waiting(self, engine_id: EngineId) -> None:
+        self._waiting = [member for member in self._waiting if member.engine_id != engine_id]
+        self._tell_joined(engine_id, EngineLostError(f"{engine_id} was withdrawn before it had weights"))
+
+    def _tell_joined(self, engine_id: EngineId, error: EngineLostError | None) -> None:
+        joined = self._joining.pop(engine_id, None)
+        if joined is None or joined.done():
+            return
+        if error is None:
+            joined.set_result(None)
+        else:
+            joined.set_exception(error)
+            joined.exception()  # nobody may be waiting any more
 
     async def _compare(self, member: EngineMember, canary: tuple[int, ...]) -> None:
         """The others were compared with the trainer when these weights were published; their scores of then outlive them."""
@@ -205,9 +247,14 @@ class FleetKeeper:
             if isinstance(answer, BaseException):
                 self.fleet.lose(member.engine_id, f"{member.engine_id} could not be held: {first_line(answer)}")
 
+    def form_group(self) -> dict[EngineId, int]:
+        """Engines of the next broadcast and their degrees, in the order of their ranks; who comes later waits for another one."""
+        self._group = tuple(self.members())
+        return {member.engine_id: member.tp for member in self._group}
+
     async def open_broadcast(self, host: str, port: int, world_size: int) -> None:
-        """Every engine joins the group of `world_size` processes; trainer rank 0 is rank 0."""
-        members = self.members()
+        """Every engine of the group joins its `world_size` processes; trainer rank 0 is rank 0."""
+        members = self._group
         offsets = itertools.accumulate((member.tp for member in members), initial=1)
         await asyncio.gather(
             *(
@@ -270,6 +317,9 @@ class FleetKeeper:
         except EngineLostError as error:
             if member.engine_id in self.fleet.members:
                 self.fleet.lose(member.engine_id, str(error))
+            elif member.engine_id in self._joining:
+                self._waiting.remove(member)
+                self._tell_joined(member.engine_id, error)
             else:
                 self.failure = str(error)
             return None

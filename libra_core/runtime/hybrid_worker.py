@@ -104,10 +104,10 @@ class HybridWorker:
         """Serve with the newest weights; each engine has scored the canary before."""
         if self._serves:
             return
-        publication = self._setting.config.publication
+        deadline_s = self._setting.config.admission_s + FLEET_GRACE_S
         for engine in self._started:
             answer = self.coordinator.admit_engine.remote(engine)
-            await answer_of_fleet(answer, engine.engine_id, publication.deadline_s + FLEET_GRACE_S)
+            await answer_of_fleet(answer, engine.engine_id, deadline_s)
         self._serves = True
 
     async def stop_engine(self) -> None:

@@ -23,7 +23,6 @@ def test_a_replica_takes_whole_engines() -> None:
         ({"rollout": {"engines": [{"tp": 1, "count": 2}, {"tp": 2, "count": 1}]}}, "of one tp"),
         ({"rollout": {"engines": [{"tp": 2, "count": 2}]}}, "must be whole engines"),
         ({"rollout": {"engines": [{"tp": 1, "count": 3}], "mode": "colocated"}}, "does not go with rollout.mode = colocated"),
-        ({"publication": {"transport": "broadcast"}}, "does not go with weights by broadcast"),
         ({"elastic": {}, "replanning": {"every_steps": 5}}, "nothing to move without hybrid replicas or re-partition"),
     ],
 )
@@ -49,7 +48,6 @@ def test_engines_of_one_degree_are_divided_anew_without_any_hybrid(engines: list
         ({"rollout": {"engines": [{"tp": 1, "count": 2}, {"tp": 2}]}}, "a mixed fleet has no forecast"),
         ({"rollout": {"engines": [{"tp": 1}]}}, "can only be one engine of tp 1"),
         ({"rollout": {"engines": [{"tp": 1, "count": 3}], "mode": "colocated"}}, "does not go with rollout.mode = colocated"),
-        ({"publication": {"transport": "broadcast"}}, "does not go with weights by broadcast"),
     ],
 )
 def test_a_fleet_that_cannot_be_divided_anew_is_refused(changes: dict[str, Any], sentence: str) -> None:
