@@ -14,6 +14,7 @@ from ray.exceptions import RayError
 
 from libra_core.config import LibraConfig
 from libra_core.errors import DeadlineError, EngineLostError, LibraError
+from libra_core.runtime.arrivals import Arrivals
 from libra_core.runtime.engine_slots import StartedEngine
 from libra_core.runtime.fleet import ActorHandle, EngineMember, Fleet, first_line
 from libra_core.runtime.kv_ledger import ContextHistory, KvLedger
@@ -60,9 +61,7 @@ class FleetKeeper:
         self._record = record
         self._publication = asyncio.Lock()
         self._last_order: PublicationOrder | None = None
-        self._waiting: list[EngineMember] = []
-        self._joining: dict[EngineId, asyncio.Future[None]] = {}
-        """Of the waiting, those that `admit` waits for."""
+        self._arrivals = Arrivals(config.elastic.join_s)
         self._group: tuple[EngineMember, ...] = ()
         """Engines of the broadcast that is being prepared."""
         self._publishing = False
@@ -92,11 +91,11 @@ class FleetKeeper:
     @property
     def waiting_for_weights(self) -> bool:
         """No engine serves, but a replacement would after another broadcast."""
-        return bool(self._waiting) and not self.fleet.members
+        return bool(self._arrivals.waiting) and not self.fleet.members
 
     def members(self) -> list[EngineMember]:
         """Engines of the next publication, the waiting ones included."""
-        return [*self.fleet.ordered(), *self._waiting]
+        return [*self.fleet.ordered(), *self._arrivals.waiting]
 
     def expect(self, degrees: Collection[int], within_s: float) -> None:
         """Engines of these degrees serve or will; while none does, up to this time from now, turns and publications wait."""
@@ -125,10 +124,8 @@ class FleetKeeper:
                 members = [member for member in members if member in self._group]
             results = await self._load_all(members, order)
             for member, result in zip(members, results, strict=True):
-                if result is not None and member in self._waiting:
-                    self._waiting.remove(member)
+                if result is not None and self._arrivals.took(member):
                     self.fleet.add(member)
-                    self._tell_joined(member.engine_id, None)
         return [result for result in results if result is not None]
 
     async def retire(self, engine_id: EngineId, deadline_s: float) -> Handover:
@@ -165,16 +162,14 @@ class FleetKeeper:
         while True:
             async with self._publication:
                 if not self._publishing:
-                    self._stop_waiting(engine_id)
+                    self._arrivals.withdraw(engine_id)
                     return self.fleet.withdraw(engine_id)
             if time.monotonic() > end_s:
                 raise DeadlineError(f"{engine_id} waited {deadline_s:.0f} s for the publication in work, and serves on")
             await asyncio.sleep(_LOOK_S)
 
     async def admit(self, engine: StartedEngine, canary: tuple[int, ...]) -> None:
-        """Load the newest weights, compare the canary with an engine that serves, and let it serve. Idempotent.
-
-        By broadcast the next publication does that, and compares it with the trainer as all others.
+        """Load the newest weights, compare the canary, and let it serve; by broadcast with the next publication. Idempotent.
 
         Raises:
             EngineLostError: it died or did not take the weights.
@@ -192,35 +187,8 @@ class FleetKeeper:
                 await self._compare(member, canary)
                 self.fleet.add(member)
                 return
-            joined = self._joining.setdefault(engine.engine_id, asyncio.get_running_loop().create_future())
-            if not any(waiting.engine_id == engine.engine_id for waiting in self._waiting):
-                self._waiting.append(member)
-        await self._join(engine.engine_id, joined)
-
-    async def _join(self, engine_id: EngineId, joined: "asyncio.Future[None]") -> None:
-        wait_s = self._config.elastic.join_s
-        try:
-            await asyncio.wait_for(asyncio.shield(joined), wait_s)
-        except TimeoutError:
-            self._stop_waiting(engine_id)
-            raise DeadlineError(
-                f"{engine_id} waited {wait_s:.0f} s (elastic.join_s) for the next broadcast of weights; raise it above the time "
-                "of an iteration"
-            ) from None
-
-    def _stop_waiting(self, engine_id: EngineId) -> None:
-        self._waiting = [member for member in self._waiting if member.engine_id != engine_id]
-        self._tell_joined(engine_id, EngineLostError(f"{engine_id} was withdrawn before it had weights"))
-
-    def _tell_joined(self, engine_id: EngineId, error: EngineLostError | None) -> None:
-        joined = self._joining.pop(engine_id, None)
-        if joined is None or joined.done():
-            return
-        if error is None:
-            joined.set_result(None)
-        else:
-            joined.set_exception(error)
-            joined.exception()  # nobody may be waiting any more
+            self._arrivals.add(member)
+        await self._arrivals.joined(engine.engine_id)
 
     async def _compare(self, member: EngineMember, canary: tuple[int, ...]) -> None:
         """The others were compared with the trainer when these weights were published; their scores of then outlive them."""
@@ -285,8 +253,7 @@ class FleetKeeper:
         self._spawn(self._bring_replacement(member))
 
     async def _bring_replacement(self, lost: EngineMember) -> None:
-        """Waits for the controller to start an engine in the same place, up to `rollout.engine_start_deadline_s`. Nothing comes
-        where the plan has no such place any more."""
+        """Waits for the controller to start an engine in the same place; none comes where the plan has none any more."""
         try:
             started: StartedEngine | None = await self._controller.replace_engine.remote(lost.engine_id)
         except (RayError, LibraError) as error:
@@ -300,7 +267,7 @@ class FleetKeeper:
             if member.engine_id in self._retired:
                 return
             if not self._config.weights_by_file and self._last_order is not None:
-                self._waiting.append(member)
+                self._arrivals.add(member)
             elif self._last_order is None or await self._load(member, self._last_order) is not None:
                 self.fleet.add(member)
 
@@ -317,10 +284,7 @@ class FleetKeeper:
         except EngineLostError as error:
             if member.engine_id in self.fleet.members:
                 self.fleet.lose(member.engine_id, str(error))
-            elif member.engine_id in self._joining:
-                self._waiting.remove(member)
-                self._tell_joined(member.engine_id, error)
-            else:
+            elif not self._arrivals.failed(member, error):
                 self.failure = str(error)
             return None
         self._record(f"weights v{order.version}", member.engine_id, start_s, time.time())
