@@ -55,8 +55,17 @@ class Look:
     candidate: Candidate
     cost: TransitionCost
     forecast_error: float
-    """Relative; the mean of what was measured, `planning.objective.ERROR` before that."""
+    """Relative, of one look; the mean of what was measured, `planning.objective.ERROR` before that."""
+    lasting_error: float | None = None
+    """The same of looks in a row, for moves that must win several; unset: as of one."""
     grounding: str = "datasheet"
+
+    @property
+    def error(self) -> float:
+        """That a gain must exceed: a flip acts on one look, everything else on several."""
+        if self.lasting_error is None or tier_of(self.current.plan, self.candidate.plan) is Tier.FLIP:
+            return self.forecast_error
+        return self.lasting_error
 
 
 def decide(look: Look, policy: ReplanPolicy, past: PastLooks) -> Decision:
@@ -76,7 +85,7 @@ def decide(look: Look, policy: ReplanPolicy, past: PastLooks) -> Decision:
         saved_s=gain * horizon,
         cost=look.cost,
         horizon_steps=horizon,
-        forecast_error=look.forecast_error,
+        forecast_error=look.error,
         grounding=look.grounding,
     )
 
@@ -98,7 +107,7 @@ def _reason(look: Look, policy: ReplanPolicy, past: PastLooks, saved_s: float) -
     tier = tier_of(look.current.plan, look.candidate.plan)
     gain = current.t_iter_s - candidate.t_iter_s
     back = look.candidate.plan == past.left
-    needed = look.forecast_error * current.t_iter_s * (1 + policy.hysteresis if back else 1)
+    needed = look.error * current.t_iter_s * (1 + policy.hysteresis if back else 1)
     rules = (
         (tier is None, Reason.SAME_PLAN),
         (not math.isfinite(gain), Reason.NO_FORECAST),

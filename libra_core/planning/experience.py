@@ -12,6 +12,8 @@ from libra_core.types.transition import Tier, TransitionCost
 _REMEMBERED = 3
 """Transitions of one kind that the rolling mean is over."""
 _DECAY = 0.8
+RESOLUTION = 0.04
+"""Iteration time that choosing by forecasts costs on average, at most (the bound of `tests/benchmarks/plan_regret.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,22 +38,33 @@ class CostBook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorBook:
-    """Running mean of the relative error of iteration-time forecasts, recent ones counting more."""
+    """Running means of the relative error of iteration-time forecasts, recent ones counting more."""
 
     total: float = 0.0
+    signed: float = 0.0
     weight: float = 0.0
 
     def including(self, forecast_s: float, measured_s: float) -> "ErrorBook":
         """A comparison that means nothing (no forecast, no time) changes nothing."""
         if not math.isfinite(forecast_s) or measured_s <= 0:
             return self
-        error = abs(forecast_s - measured_s) / measured_s
-        return ErrorBook(total=_DECAY * self.total + error, weight=_DECAY * self.weight + 1)
+        error = (forecast_s - measured_s) / measured_s
+        return ErrorBook(
+            total=_DECAY * self.total + abs(error),
+            signed=_DECAY * self.signed + error,
+            weight=_DECAY * self.weight + 1,
+        )
 
     @property
     def error(self) -> float:
-        """Before the first comparison, what the forecasts were off by against event simulations."""
+        """Of one forecast. Before the first comparison, what they were off by against event simulations."""
         return self.total / self.weight if self.weight else ERROR
+
+    @property
+    def lasting_error(self) -> float:
+        """Of forecasts that agree look after look: what single ones scatter by, since some steps have longer trajectories than
+        others, evens out. Never below what forecasts tell plans apart by."""
+        return max(abs(self.signed) / self.weight, RESOLUTION) if self.weight else ERROR
 
 
 def saved_experience(costs: CostBook, errors: ErrorBook) -> dict[str, Any]:

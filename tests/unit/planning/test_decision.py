@@ -87,6 +87,16 @@ def test_a_repartition_must_win_twice_in_a_row() -> None:
     assert decide(look(SLOW, other, step=40), POLICY, interrupted).reason is Reason.NOT_PERSISTENT
 
 
+def test_a_repartition_is_held_to_the_error_of_looks_in_a_row_and_a_flip_to_that_of_one() -> None:
+    ready, lasting = PastLooks(streak=1), 0.04
+    repartition = replace(look(SLOW, candidate(plan(engines=3, tp=2), 19.0)), lasting_error=lasting)
+    assert decide(repartition, POLICY, ready).reason is Reason.PAYS
+    assert decide(replace(repartition, lasting_error=None), POLICY, ready).reason is Reason.BELOW_ERROR
+    assert (
+        decide(replace(look(SLOW, candidate(TRAINING, 19.0)), lasting_error=lasting), POLICY, ready).reason is Reason.BELOW_ERROR
+    )
+
+
 def test_profiles_that_alternate_switch_at_most_once_per_cooldown() -> None:
     """Each look sees the other plan twice as fast, for free: the worst case for a rule without memory."""
     past, running, switches = NEVER, SERVING, []

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from libra_core.errors import CheckpointError
-from libra_core.planning.experience import CostBook, ErrorBook, restored_experience, saved_experience
+from libra_core.planning.experience import RESOLUTION, CostBook, ErrorBook, restored_experience, saved_experience
 from libra_core.planning.objective import ERROR
 from libra_core.types.transition import Tier, TransitionCost
 
@@ -36,6 +36,14 @@ def test_the_error_is_that_of_the_study_until_something_was_compared() -> None:
 def test_recent_errors_count_more() -> None:
     improving = ErrorBook().including(20.0, 10.0).including(10.0, 10.0)
     assert improving.error == pytest.approx(0.8 / 1.8)
+
+
+def test_over_and_under_even_out_over_several_looks_but_never_below_what_tells_plans_apart() -> None:
+    scattered = ErrorBook().including(13.0, 10.0).including(8.0, 10.0)
+    assert scattered.error == pytest.approx((0.8 * 0.3 + 0.2) / 1.8)
+    assert scattered.lasting_error == RESOLUTION
+    assert ErrorBook().including(13.0, 10.0).including(13.0, 10.0).lasting_error == pytest.approx(0.3)
+    assert ErrorBook().lasting_error == ERROR
 
 
 def test_what_was_learnt_survives_a_checkpoint() -> None:
