@@ -88,16 +88,35 @@ class RolloutCoordinatorActor:
     async def publish(self, order: PublicationOrder, canary: tuple[int, ...] = ()) -> Published:
         """Swap the weights of every engine, then let each score the canary. New groups start at the new version."""
         started_s = time.monotonic()
-        engines = await self._keeper.publish(order)
-        self._version = order.version
-        self._wake.set()
-        self._spawn(self._router.save())
-        scores = await self._keeper.canary(canary) if canary else {}
+        try:
+            engines = await self._keeper.publish(order)
+            self._version = order.version
+            self._wake.set()
+            self._spawn(self._router.save())
+            scores = await self._keeper.canary(canary) if canary else {}
+        finally:
+            self._keeper.end_publication()
         return Published(engines=tuple(engines), scores=scores, seconds=time.monotonic() - started_s)
 
     async def hold(self) -> None:
         """Stop generation on every engine until the next publication; unfinished requests keep what they have."""
         await self._keeper.hold()
+
+    async def begin_publication(self, wait_s: float) -> bool:
+        """False: the engines that are expected have not come within `wait_s`; ask again."""
+        return await self._keeper.begin_publication(wait_s)
+
+    async def end_publication(self) -> None:
+        """Of one that was begun and sends no order: engines may leave again."""
+        self._keeper.end_publication()
+
+    async def expect_engines(self, degrees: tuple[int, ...], within_s: float) -> None:
+        """The fleet changes for so long; afterwards, with 0 s, it has engines of these degrees."""
+        self._keeper.expect(degrees, within_s)
+
+    async def note_failure(self, sentence: str) -> None:
+        """Why engines of the plan do not serve; a step that waits without any ends with it."""
+        self._keeper.failure = sentence
 
     async def retire_engine(self, engine_id: EngineId, deadline_s: float) -> Handover:
         """Its trajectories go on on the other engines."""
@@ -107,12 +126,16 @@ class RolloutCoordinatorActor:
         """With the newest weights."""
         await self._keeper.admit(engine, await self.canary_tokens())
 
-    async def open_broadcast(self, host: str, port: int, world_size: int) -> None:
-        await self._keeper.open_broadcast(host, port, world_size)
+    async def open_broadcast(self, host: str, port: int, world_size: int, timeout_s: float) -> None:
+        await self._keeper.round.open(host, port, world_size, timeout_s)
 
-    async def broadcast_size(self) -> int:
-        """Trainer rank 0 and every engine worker."""
-        return 1 + sum(member.tp for member in self._keeper.members())
+    async def form_broadcast(self) -> dict[EngineId, int]:
+        """Engines of the next broadcast that live, and their degrees."""
+        return await self._keeper.form_group()
+
+    async def end_broadcast(self, *, whole: bool) -> None:
+        """Whether the trainer has sent all of it; else it is sent again."""
+        self._keeper.round.end(whole=whole)
 
     async def canary_tokens(self) -> tuple[int, ...]:
         return next(iter(self._prompts.training(0))).token_ids
@@ -142,8 +165,8 @@ class RolloutCoordinatorActor:
             "failure": self._keeper.failure,
             "version": self._version,
             "engines": {member.engine_id: member.bound for member in self._keeper.fleet.ordered()},
-            "members": [member.engine_id for member in self._keeper.members()],
             "waiting_for_weights": self._keeper.waiting_for_weights,
+            "expects_engines": self._keeper.fleet.expects_engines,
             "running_groups": sorted(self._running),
             "queued": self._keeper.fleet.queued,
         }

@@ -1,11 +1,10 @@
 """Keeps the fleet at strength and on the newest weights: publication, replacement of lost engines, the broadcast group."""
 
 import asyncio
-import itertools
 import logging
 import math
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +13,15 @@ from ray.exceptions import RayActorError, RayError
 
 from libra_core.config import LibraConfig
 from libra_core.errors import DeadlineError, EngineLostError, LibraError
+from libra_core.runtime.arrivals import Arrivals
+from libra_core.runtime.broadcast_round import BroadcastRound
 from libra_core.runtime.engine_slots import StartedEngine
 from libra_core.runtime.fleet import ActorHandle, EngineMember, Fleet, first_line
 from libra_core.runtime.kv_ledger import ContextHistory, KvLedger
 from libra_core.runtime.router import FleetRouter
+from libra_core.runtime.weight_loads import WeightLoads
 from libra_core.runtime.weights import PublicationOrder, load_weights, worst_mismatch
-from libra_core.types.ids import EngineId
+from libra_core.types.ids import EngineId, PolicyVersion
 from libra_core.types.reports import EnginePublication, EngineStats
 
 logger = logging.getLogger(__name__)
@@ -41,8 +43,9 @@ class Handover:
 class FleetKeeper:
     """Owned by the coordinator's event loop.
 
-    A replacement joins only after it has the newest weights: by file at once, by broadcast with the next publication, which
-    `waiting_for_weights` asks for. Publications and joins exclude each other.
+    An engine joins only after it has the newest weights: by file at once, by broadcast with the next publication, which
+    `waiting_for_weights` asks for. Publications and joins exclude each other, and no engine leaves between `begin_publication`
+    and `end_publication`.
     """
 
     def __init__(
@@ -59,7 +62,16 @@ class FleetKeeper:
         self._record = record
         self._publication = asyncio.Lock()
         self._last_order: PublicationOrder | None = None
-        self._waiting: list[EngineMember] = []
+        self._arrivals = Arrivals(config.elastic.join_s)
+        self.round = BroadcastRound(self._drop)
+        self._loads = WeightLoads(config, record, self._drop)
+        self._publishing = 0
+        """Publications that were begun and not ended: the second try of one begins before the first has ended."""
+        self._retired: set[EngineId] = set()
+        """A replacement that is among them came too late."""
+        self._verified: tuple[PolicyVersion, tuple[float, ...]] | None = None
+        """Newest version that an engine scored the canary under, and its scores."""
+        self._router = router
         self.failure: str | None = None
         """Why a lost engine could not be replaced."""
         rollout = config.rollout
@@ -81,22 +93,44 @@ class FleetKeeper:
     @property
     def waiting_for_weights(self) -> bool:
         """No engine serves, but a replacement would after another broadcast."""
-        return bool(self._waiting) and not self.fleet.members
+        return bool(self._arrivals.waiting) and not self.fleet.members
 
     def members(self) -> list[EngineMember]:
         """Engines of the next publication, the waiting ones included."""
-        return [*self.fleet.ordered(), *self._waiting]
+        return [*self.fleet.ordered(), *self._arrivals.waiting]
+
+    def expect(self, degrees: Collection[int], within_s: float) -> None:
+        """Engines of these degrees serve or will; while none does, up to this time from now, turns and publications wait."""
+        self.fleet.expected_until_s = time.monotonic() + within_s
+        self.fleet.degrees = self._router.use_degrees({*degrees, *(member.tp for member in self.members())})
+
+    async def begin_publication(self, wait_s: float) -> bool:
+        """Waits for an engine that is expected; False when none has come within `wait_s`. Else no engine leaves until the end."""
+        end_s = time.monotonic() + wait_s
+        while not self.members() and self.fleet.expects_engines:
+            if time.monotonic() > end_s:
+                return False
+            await asyncio.sleep(_LOOK_S)
+        self._publishing += 1
+        return True
+
+    def end_publication(self) -> None:
+        self._publishing = max(0, self._publishing - 1)
 
     async def publish(self, order: PublicationOrder) -> list[EnginePublication]:
         """Swap the weights of every engine; one that fails at it is replaced."""
         async with self._publication:
             self._last_order = order
             members = self.members()
-            results = await self._load_all(members, order)
+            if not self._config.weights_by_file:  # the others came after the group was formed
+                members = [member for member in members if member in self.round.members]
+            whole = self.round.verdict() if members and not self._config.weights_by_file else None
+            results = await self._loads.load_all(members, order)
             for member, result in zip(members, results, strict=True):
-                if result is not None and member in self._waiting:
-                    self._waiting.remove(member)
+                if result is not None and self._arrivals.took(member):
                     self.fleet.add(member)
+            if whole is not None:
+                await self._loads.judge(whole)
         return [result for result in results if result is not None]
 
     async def retire(self, engine_id: EngineId, deadline_s: float) -> Handover:
@@ -108,49 +142,75 @@ class FleetKeeper:
             DeadlineError: it still had requests after the deadline; it stays out of service.
         """
         started_s = time.monotonic()
-        async with self._publication:
-            member = self.fleet.withdraw(engine_id)
+        member = await self._withdraw(engine_id, deadline_s)
         if member is None:
             return Handover(requests=0, seconds=time.monotonic() - started_s)
         requests = member.running
-        while member.running:
-            if time.monotonic() - started_s > deadline_s:
-                raise DeadlineError(f"{engine_id} still has {member.running} requests {deadline_s:.0f} s after it was withdrawn")
-            with suppress(RayError):  # an engine that died has lost its requests, and their trajectories know
-                await member.handle.abort_all.remote()
-            await asyncio.sleep(_LOOK_S)
+        try:
+            while member.running:
+                if time.monotonic() - started_s > deadline_s:
+                    raise DeadlineError(
+                        f"{engine_id} still has {member.running} requests {deadline_s:.0f} s after it was withdrawn"
+                    )
+                with suppress(RayError):  # an engine that died has lost its requests, and their trajectories know
+                    await member.handle.abort_all.remote()
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            self.fleet.leaving.pop(engine_id, None)
         now_s = time.time()
         self._record("handed over", engine_id, now_s - (time.monotonic() - started_s), now_s)
         return Handover(requests=requests, seconds=time.monotonic() - started_s)
 
+    async def _withdraw(self, engine_id: EngineId, deadline_s: float) -> EngineMember | None:
+        end_s = time.monotonic() + deadline_s
+        self._retired.add(engine_id)
+        while True:
+            async with self._publication:
+                if not self._publishing:
+                    self._arrivals.withdraw(engine_id)
+                    return self.fleet.withdraw(engine_id)
+            if time.monotonic() > end_s:
+                raise DeadlineError(f"{engine_id} waited {deadline_s:.0f} s for the publication in work, and serves on")
+            await asyncio.sleep(_LOOK_S)
+
     async def admit(self, engine: StartedEngine, canary: tuple[int, ...]) -> None:
-        """Load the newest weights, compare the canary with an engine that serves, and let it serve. Idempotent.
+        """Load the newest weights, compare the canary, and let it serve; by broadcast with the next publication. Idempotent.
 
         Raises:
             EngineLostError: it died or did not take the weights.
             NumericsError: it does not score the canary as the others do.
+            DeadlineError: there was no publication.
         """
         member = member_of(engine)
         async with self._publication:
+            self._retired.discard(engine.engine_id)
             if engine.engine_id in self.fleet.members:
                 return
-            if self._last_order is not None:
-                await load_weights(member, self._last_order, self._config.publication)
-            await self._compare(member, canary)
-            self.fleet.add(member)
+            if self._config.weights_by_file or self._last_order is None:
+                if self._last_order is not None:
+                    await load_weights(member, self._last_order, self._config.publication)
+                await self._compare(member, canary)
+                self.fleet.add(member)
+                return
+            self._arrivals.add(member)
+        await self._arrivals.joined(engine.engine_id)
 
     async def _compare(self, member: EngineMember, canary: tuple[int, ...]) -> None:
-        """The others were compared with the trainer when these weights were published."""
-        publication, others = self._config.publication, self.fleet.ordered()
-        if not publication.canary or not others or self._last_order is None:
+        """The others were compared with the trainer when these weights were published; their scores of then outlive them."""
+        publication, others, order = self._config.publication, self.fleet.ordered(), self._last_order
+        if not publication.canary or order is None:
+            return
+        known = self._verified[1] if self._verified is not None and self._verified[0] == order.version else None
+        if not others and known is None:
             return
         try:
-            scores, expected = await asyncio.gather(member.handle.score.remote(canary), others[0].handle.score.remote(canary))
+            scores = await member.handle.score.remote(canary)
+            expected = known if known is not None else await others[0].handle.score.remote(canary)
         except RayError as error:
             raise EngineLostError(
-                f"{member.engine_id} could not be compared with {others[0].engine_id}: {first_line(error)}"
+                f"{member.engine_id} could not be compared with the engines before it: {first_line(error)}"
             ) from error
-        worst_mismatch({member.engine_id: scores}, expected, publication.canary_tolerance, self._last_order.version)
+        worst_mismatch({member.engine_id: scores}, expected, publication.canary_tolerance, order.version)
 
     async def hold(self) -> None:
         """Stop generation on every engine; the next publication ends it. An engine that fails at it is replaced."""
@@ -160,16 +220,9 @@ class FleetKeeper:
             if isinstance(answer, BaseException):
                 self.fleet.lose(member.engine_id, f"{member.engine_id} could not be held: {first_line(answer)}")
 
-    async def open_broadcast(self, host: str, port: int, world_size: int) -> None:
-        """Every engine joins the group of `world_size` processes; trainer rank 0 is rank 0."""
-        members = self.members()
-        offsets = itertools.accumulate((member.tp for member in members), initial=1)
-        await asyncio.gather(
-            *(
-                member.handle.open_transport.remote("broadcast", host, port, offset, world_size)
-                for member, offset in zip(members, offsets, strict=False)
-            )
-        )
+    async def form_group(self) -> dict[EngineId, int]:
+        """Engines of the next broadcast and their degrees."""
+        return await self.round.form(self.members())
 
     async def canary(self, token_ids: tuple[int, ...]) -> dict[EngineId, tuple[float, ...]]:
         """Log-probs of the same tokens from every engine that lives; one that dies at it is replaced."""
@@ -178,13 +231,15 @@ class FleetKeeper:
             members = self.fleet.ordered()
             calls = (member.handle.score.remote(token_ids) for member in members)
             answers = await asyncio.gather(*calls, return_exceptions=True)
-        for member, answer in zip(members, answers, strict=True):
-            if not isinstance(answer, BaseException):
-                scores[member.engine_id] = answer
-            elif isinstance(answer, RayActorError) or isinstance(getattr(answer, "cause", None), EngineLostError):
-                self.fleet.lose(member.engine_id, f"{member.engine_id} could not score the canary: {first_line(answer)}")
-            else:
-                raise answer
+            for member, answer in zip(members, answers, strict=True):
+                if not isinstance(answer, BaseException):
+                    scores[member.engine_id] = answer
+                elif isinstance(answer, RayActorError) or isinstance(getattr(answer, "cause", None), EngineLostError):
+                    self.fleet.lose(member.engine_id, f"{member.engine_id} could not score the canary: {first_line(answer)}")
+                else:
+                    raise answer
+            if scores and self._last_order is not None:
+                self._verified = (self._last_order.version, next(iter(scores.values())))
         return scores
 
     async def stats(self) -> list[EngineStats]:
@@ -201,38 +256,32 @@ class FleetKeeper:
         self._spawn(self._bring_replacement(member))
 
     async def _bring_replacement(self, lost: EngineMember) -> None:
-        """Waits for the controller to start an engine in the same place, up to `rollout.engine_start_deadline_s`."""
+        """Waits for the controller to start an engine in the same place; none comes where the plan has none any more."""
         try:
-            started: StartedEngine = await self._controller.replace_engine.remote(lost.engine_id)
+            started: StartedEngine | None = await self._controller.replace_engine.remote(lost.engine_id)
         except (RayError, LibraError) as error:
             logger.exception("no replacement for %s", lost.engine_id)
             self.failure = f"{lost.engine_id} could not be replaced: {first_line(error)}"
             return
+        if started is None:
+            return
         member = member_of(started)
         async with self._publication:
+            if member.engine_id in self._retired:
+                return
             if not self._config.weights_by_file and self._last_order is not None:
-                self._waiting.append(member)
-            elif self._last_order is None or await self._load(member, self._last_order) is not None:
+                self._arrivals.add(member)
+            elif self._last_order is None or await self._loads.load(member, self._last_order) is not None:
                 self.fleet.add(member)
 
-    async def _load_all(self, members: list[EngineMember], order: PublicationOrder) -> list[EnginePublication | None]:
-        """A broadcast needs all engines at once, whatever the configured order."""
-        if self._config.publication.order == "rolling" and self._config.weights_by_file:
-            return [await self._load(member, order) for member in members]
-        return list(await asyncio.gather(*(self._load(member, order) for member in members)))
-
-    async def _load(self, member: EngineMember, order: PublicationOrder) -> EnginePublication | None:
-        start_s = time.time()
-        try:
-            result = await load_weights(member, order, self._config.publication)
-        except EngineLostError as error:
-            if member.engine_id in self.fleet.members:
-                self.fleet.lose(member.engine_id, str(error))
-            else:
-                self.failure = str(error)
-            return None
-        self._record(f"weights v{order.version}", member.engine_id, start_s, time.time())
-        return result
+    def _drop(self, member: EngineMember, error: EngineLostError) -> None:
+        if member.engine_id in self.fleet.members:
+            self.fleet.lose(member.engine_id, str(error))
+        elif member not in self._arrivals.waiting:
+            self.failure = str(error)
+        elif not self._arrivals.failed(member, error):  # a replacement that nobody waits for
+            self._arrivals.withdraw(member.engine_id)
+            self._replace(member, str(error))
 
 
 def member_of(engine: StartedEngine) -> EngineMember:

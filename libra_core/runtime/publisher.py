@@ -7,14 +7,15 @@ only reads weights that stay as they are until the next optimizer step: it may g
 import logging
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from libra_core.config import LibraConfig
 from libra_core.engines.weight_source import BroadcastWeights, FileWeights, TensorMeta
-from libra_core.errors import ResourceError, TrainerLostError
-from libra_core.runtime.asking import answered, ask
+from libra_core.errors import DeadlineError, ResourceError, TrainerLostError
+from libra_core.runtime.asking import CALL_DEADLINE_S, answered, ask
 from libra_core.runtime.clients import TrainerClient
 from libra_core.runtime.fleet import ActorHandle
 from libra_core.runtime.weights import PublicationOrder, Published, worst_mismatch
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 _ANSWER_S = 30.0
 """On top of the engines' own deadline, so that their sentence is the one that is read."""
+_LOOK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +150,7 @@ class WeightPublisher:
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"v{version:06d}.safetensors"
         export = self._trainer.ranks.call("export_file", str(path), deadline_s=self._deadline_s)[0]
-        at_s, reference = self._send(PublicationOrder(version=version, source=FileWeights(path=str(path))), canary)
+        at_s, reference = self._send(lambda: PublicationOrder(version=version, source=FileWeights(path=str(path))), canary)
         return _Sent(reference=reference, at_s=at_s, path=path, bytes=export.bytes, transfer_s=export.duration_s)
 
     def _remove_files_before(self, path: Path | None) -> None:
@@ -163,36 +165,50 @@ class WeightPublisher:
         """
         try:
             return self._broadcast_once(version, canary)
-        except TrainerLostError as error:
+        except (TrainerLostError, ResourceError, DeadlineError) as error:
             self._members = None
             logger.warning("the broadcast of version %d is repeated: %s", version, error)
             return self._broadcast_once(version, canary)
 
     def _broadcast_once(self, version: PolicyVersion, canary: tuple[int, ...]) -> _Sent:
-        layout = self._join_group()
-        at_s, reference = self._send(PublicationOrder(version=version, source=layout), canary)
-        report = self._trainer.ranks.call("broadcast_weights", deadline_s=self._deadline_s)[0]
+        at_s, reference = self._send(lambda: PublicationOrder(version=version, source=self._join_group()), canary)
+        whole = False
+        try:
+            report = self._trainer.ranks.call("broadcast_weights", deadline_s=self._deadline_s)[0]
+            whole = True
+        finally:
+            ask("the end of a broadcast", self._coordinator.end_broadcast.remote(whole=whole))
         return _Sent(reference=reference, at_s=at_s, path=None, bytes=report.bytes, transfer_s=report.duration_s)
 
     def _join_group(self) -> BroadcastWeights:
         """Form the group of trainer rank 0 and all engine workers, again whenever an engine was replaced."""
-        members = tuple(sorted(ask("the fleet's state", self._coordinator.state.remote())["members"]))
+        group: dict[EngineId, int] = ask("the engines of a broadcast", self._coordinator.form_broadcast.remote())
         if self._layout is None:
             tensors = self._trainer.ranks.call("export_metadata", deadline_s=self._deadline_s)[0]
             self._layout = BroadcastWeights(
                 tensors=tuple(TensorMeta(name=name, dtype=dtype, shape=tuple(shape)) for name, dtype, shape in tensors)
             )
-        if members != self._members:
+        if tuple(group) != self._members:
             host, port = self._trainer.rendezvous()
-            world_size = ask("the broadcast group's size", self._coordinator.broadcast_size.remote())
-            joining = self._coordinator.open_broadcast.remote(host, port, world_size)
-            self._trainer.ranks.call("open_broadcast", host, port, world_size, deadline_s=self._deadline_s)
+            world_size = 1 + sum(group.values())
+            join_s = self._deadline_s / 2
+            joining = self._coordinator.open_broadcast.remote(host, port, world_size, join_s)
+            self._trainer.ranks.call("open_broadcast", host, port, world_size, join_s, deadline_s=self._deadline_s)
             ask("the engines to join the broadcast group", joining, self._deadline_s)
-            self._members = members
+            self._members = tuple(group)
         return self._layout
 
-    def _send(self, order: PublicationOrder, canary: tuple[int, ...]) -> tuple[float, Any]:
-        return time.monotonic(), self._coordinator.publish.remote(order, canary)
+    def _send(self, order: Callable[[], PublicationOrder], canary: tuple[int, ...]) -> tuple[float, Any]:
+        """Waits for an engine while the fleet changes and none serves, which the coordinator bounds; none leaves from then on
+        until the order has been carried out."""
+        while not ask("an engine to publish to", self._coordinator.begin_publication.remote(_LOOK_S), _LOOK_S + CALL_DEADLINE_S):
+            continue
+        try:
+            prepared = order()
+        except BaseException:
+            ask("the end of a publication", self._coordinator.end_publication.remote())
+            raise
+        return time.monotonic(), self._coordinator.publish.remote(prepared, canary)
 
     def _canary_tokens(self) -> tuple[int, ...]:
         """Empty when it is switched off."""

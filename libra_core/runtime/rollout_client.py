@@ -210,20 +210,24 @@ class RolloutClient:
                 return wait
             self._trainer.check()
             self._publisher.check()
-            if not share.groups:
-                self._require_progress(step, share, timed_out=time.monotonic() >= end)
+            if not share.groups and self._require_progress(step, share, timed_out=time.monotonic() >= end):
+                end = time.monotonic() + self._config.rollout.batch_deadline_s
 
-    def _require_progress(self, step: int, share: Share, *, timed_out: bool) -> None:
-        """Publish again when that is what a replaced engine waits for; fail when nothing can fill the step any more."""
+    def _require_progress(self, step: int, share: Share, *, timed_out: bool) -> bool:
+        """Publish again when that is what a replaced engine waits for; fail when nothing can fill the step any more. True while
+        engines are replaced on purpose: the step's deadline begins when that is over."""
         state = ask("the fleet's state", self._coordinator.state.remote())
         if state["fault"]:
             raise ResourceError(f"step {step} cannot be filled, the rollout coordinator failed: {state['fault']}")
         if state["waiting_for_weights"] and not self._publisher.under_way:
             self._publisher.publish(PolicyVersion(state["version"]))
+        elif state["expects_engines"]:
+            return True
         elif state["failure"] and not state["engines"]:
             raise ResourceError(f"step {step} cannot be filled, no engine is left: {state['failure']}")
         elif timed_out:
             raise DeadlineError(self._who_is_late(step, share.late, state))
+        return False
 
     def _who_is_late(self, step: int, late: tuple[int, ...], state: dict[str, Any]) -> str:
         waiting_for = f"groups {', '.join(map(str, late))} at their age limit" if late else "more finished groups"

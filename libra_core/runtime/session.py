@@ -58,7 +58,7 @@ class Connection:
     trainer: TrainerClient
     controller: ControllerClient
     planner: Replanner | None = None
-    """Where hybrid replicas can change sides."""
+    """Where hybrid replicas can change sides, or engines be divided anew."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -173,7 +173,7 @@ def _open_planner(
     config: LibraConfig, model_folder: str, controller: ControllerClient, monitored: tuple[RolloutClient, RunForecaster | None]
 ) -> Replanner | None:
     """Forecasts of the run follow the plan."""
-    if not config.elastic.hybrid_replicas:
+    if not config.elastic.hybrid_replicas and not config.replanning.repartition:
         return None
     rollout, forecaster = monitored
 
