@@ -15,11 +15,13 @@ def update_policy(session: SessionRef, batch_id: BatchId, expected_version: Poli
 
 @core_task(task_run_name="publish-v{version}")
 def publish_weights(session: SessionRef, version: PolicyVersion) -> PublicationReport:
-    """Bring the weights of this version onto every engine."""
-    return connect(session).rollout.publish(version)
+    """Bring the weights of this version onto every engine; the report is of the newest publication that has ended."""
+    return connect(session).rollout.begin_publication(version)
 
 
 @core_task(task_run_name="checkpoint-{step:05d}")
 def save_checkpoint(session: SessionRef, step: int) -> str:
-    """Write what a resumed run needs after `step` finished iterations; returns the folder."""
-    return connect(session).trainer.save(step)
+    """Write what a resumed run needs after `step` finished iterations, once the engines have its weights; returns the folder."""
+    clients = connect(session)
+    clients.rollout.settle_publication()
+    return clients.trainer.save(step)

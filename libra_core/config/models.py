@@ -60,6 +60,11 @@ class LibraConfig(Section):
         """How long an engine that has started may wait for the newest weights; a broadcast is the next publication."""
         return self.publication.deadline_s + (0.0 if self.weights_by_file else self.elastic.join_s)
 
+    @property
+    def publications_overlap(self) -> bool:
+        """Whether the trainer works on while the engines load."""
+        return self.publication.overlap and self.rollout.mode == "asynchronous"
+
     @model_validator(mode="after")
     def _a_limit_per_bucket(self) -> "LibraConfig":
         buckets = len({group.tp for group in self.rollout.engines})

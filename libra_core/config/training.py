@@ -106,4 +106,7 @@ class PublicationConfig(Section):
     """Score one prompt on every engine and on the trainer after each publication."""
     canary_tolerance: float = Field(default=1e-3, gt=0)
     """Largest absolute log-prob difference allowed (float32; bfloat16 needs about 0.3)."""
+    overlap: bool = True
+    """The trainer goes on as soon as its own part is done, the transfer, while the engines load; what they answer is looked at
+    before the next publication or checkpoint. Not in colocated mode, where engines and trainer take turns."""
     deadline_s: float = Field(default=120.0, gt=0)

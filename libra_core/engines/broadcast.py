@@ -3,6 +3,7 @@
 Both ends know the tensors beforehand (`hf_layout.hf_tensors`), so nothing but raw tensors travels.
 """
 
+from collections.abc import Iterable
 from datetime import timedelta
 
 import torch
@@ -51,3 +52,20 @@ def join_group(host: str, port: int, rank: int, world_size: int, timeout_s: floa
             f"({str(error).splitlines()[0]}); is the port in use, or an engine missing?"
         ) from error
     return BroadcastGroup(group, store)
+
+
+def send_all(group: BroadcastGroup, tensors: Iterable[Tensor]) -> None:
+    """From the source. The tensors are drawn to the end in any case: other ranks may take part in making them.
+
+    Raises:
+        ResourceError: a rank is gone; the group is of no use any more.
+    """
+    broken: RuntimeError | None = None
+    for tensor in tensors:
+        try:
+            if broken is None:
+                group.broadcast(tensor.contiguous())
+        except RuntimeError as error:
+            broken = error
+    if broken is not None:
+        raise ResourceError(f"the broadcast of weights broke: {str(broken).splitlines()[0]}") from broken

@@ -8,7 +8,7 @@ import numpy as np
 from libra_core.costs.api import TrainingLoad
 from libra_core.planning.latency import EngineLaw, LatencyCurve, engine_law, latency_curve
 from libra_core.planning.lengths import LengthTable
-from libra_core.planning.objective import BIAS, Options, Solution
+from libra_core.planning.objective import Options, Solution
 from libra_core.planning.placement import most_engines
 from libra_core.planning.problem import PlanningProblem
 from libra_core.planning.training_tree import Cuts, TrainLeaf, best_leaf, shape_of
@@ -117,13 +117,13 @@ def options_of(choices: Sequence[Choice]) -> Options:
 
 def candidate_of(bench: Bench, choice: Choice, solution: Solution, row: int) -> Candidate:
     """A row of the solution as a plan with its forecast."""
-    t_iter = BIAS * float(solution.t_iter_s[row])
+    t_iter = float(solution.forecast_s[row])
     batch, generated = bench.problem.regime.batch, bench.problem.lengths.mean(bench.problem.lengths.generated_tokens)
     law = bench.curves[choice.tp].law
     colocated_s = float(solution.trainer_s[row]) if choice.mode is Mode.COLOCATED else 0.0
     forecast = Forecast(
         t_iter_s=t_iter,
-        t_train_s=float(solution.trainer_s[row]),
+        t_train_s=float(solution.train_s[row]),
         t_rollout_s=float(solution.fleet_s[row]) - colocated_s,
         slowest_trajectory_s=float(solution.latency_s[row]),
         tokens_per_s=batch * generated / t_iter,

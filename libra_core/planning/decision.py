@@ -55,7 +55,9 @@ class Look:
     candidate: Candidate
     cost: TransitionCost
     forecast_error: float
-    """Relative; the mean of what was measured, `planning.objective.ERROR` before that."""
+    """Relative, of one look; the mean of what was measured, `planning.objective.ERROR` before that."""
+    forecast_bias: float | None = None
+    """Relative, signed: what forecasts are off by on average. Unset: nobody knows."""
     grounding: str = "datasheet"
 
 
@@ -76,7 +78,7 @@ def decide(look: Look, policy: ReplanPolicy, past: PastLooks) -> Decision:
         saved_s=gain * horizon,
         cost=look.cost,
         horizon_steps=horizon,
-        forecast_error=look.forecast_error,
+        forecast_error=_error(look, policy),
         grounding=look.grounding,
     )
 
@@ -98,7 +100,7 @@ def _reason(look: Look, policy: ReplanPolicy, past: PastLooks, saved_s: float) -
     tier = tier_of(look.current.plan, look.candidate.plan)
     gain = current.t_iter_s - candidate.t_iter_s
     back = look.candidate.plan == past.left
-    needed = look.forecast_error * current.t_iter_s * (1 + policy.hysteresis if back else 1)
+    needed = _error(look, policy) * current.t_iter_s * (1 + policy.hysteresis if back else 1)
     rules = (
         (tier is None, Reason.SAME_PLAN),
         (not math.isfinite(gain), Reason.NO_FORECAST),
@@ -109,6 +111,14 @@ def _reason(look: Look, policy: ReplanPolicy, past: PastLooks, saved_s: float) -
         (tier is not Tier.FLIP and past.streak + 1 < policy.persistence_looks, Reason.NOT_PERSISTENT),
     )
     return next((reason for against, reason in rules if against), Reason.PAYS)
+
+
+def _error(look: Look, policy: ReplanPolicy) -> float:
+    """That a gain must exceed. A flip acts on one look; moves that must win several are held to what does not even out over them:
+    the forecasts' bias, and of their scatter what so many looks leave."""
+    if look.forecast_bias is None or tier_of(look.current.plan, look.candidate.plan) is Tier.FLIP:
+        return look.forecast_error
+    return max(abs(look.forecast_bias), look.forecast_error / math.sqrt(policy.persistence_looks))
 
 
 def _relaxes(current: Terms, candidate: Terms, needed_s: float) -> bool:

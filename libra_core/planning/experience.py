@@ -36,22 +36,32 @@ class CostBook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorBook:
-    """Running mean of the relative error of iteration-time forecasts, recent ones counting more."""
+    """Running means of the relative error of iteration-time forecasts, recent ones counting more."""
 
     total: float = 0.0
+    signed: float = 0.0
     weight: float = 0.0
 
     def including(self, forecast_s: float, measured_s: float) -> "ErrorBook":
         """A comparison that means nothing (no forecast, no time) changes nothing."""
         if not math.isfinite(forecast_s) or measured_s <= 0:
             return self
-        error = abs(forecast_s - measured_s) / measured_s
-        return ErrorBook(total=_DECAY * self.total + error, weight=_DECAY * self.weight + 1)
+        error = (forecast_s - measured_s) / measured_s
+        return ErrorBook(
+            total=_DECAY * self.total + abs(error),
+            signed=_DECAY * self.signed + error,
+            weight=_DECAY * self.weight + 1,
+        )
 
     @property
     def error(self) -> float:
-        """Before the first comparison, what the forecasts were off by against event simulations."""
+        """Of one forecast. Before the first comparison, what they were off by against event simulations."""
         return self.total / self.weight if self.weight else ERROR
+
+    @property
+    def bias(self) -> float:
+        """Of many forecasts: what single ones scatter by, since some steps have longer trajectories than others, evens out."""
+        return self.signed / self.weight if self.weight else 0.0
 
 
 def saved_experience(costs: CostBook, errors: ErrorBook) -> dict[str, Any]:

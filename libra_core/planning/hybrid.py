@@ -36,7 +36,7 @@ def hybrid_replicas(best: Candidate, choices: Sequence[Choice], options: Options
         streamed=rows.streamed,
         colocated=rows.colocated,
     )
-    times = solve(drifted, bench.curves, bench.problem.regime).t_iter_s
+    times = solve(drifted, bench.curves, bench.problem.regime).forecast_s
     wanted = choices[alike[int(np.argmin(times))]].leaf.layout.num_gpus
     room = best.plan.rollout.num_gpus - max(degrees)
     return max(0, min(wanted - train.num_gpus, room)) // train.replica_gpus

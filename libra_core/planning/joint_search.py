@@ -46,7 +46,7 @@ class Evaluated:
 
     def ranked(self, active: Plan | None) -> list[int]:
         """Row numbers, best first; ties as the module says."""
-        times = self.solution.t_iter_s
+        times = self.solution.forecast_s
         level = np.floor(np.log(times / times.min()) / TIE)
         others = np.maximum(np.maximum(self.solution.fleet_s, self.solution.slowest_s), self.solution.group_s)
         load = np.ceil(others / times / _SLACK)

@@ -24,6 +24,8 @@ _USABLE_KV = 0.93
 """Share of the KV cache beyond which running sequences are preempted (`spikes/simulation`)."""
 LANDED = (0.02, 0.2, 0.4, 0.6, 0.8)
 """Shares of a batch's groups at whose landing the trainer's backlog is looked at."""
+_SLOT_PASSES = 3
+"""Slots and the decode batch depend on each other, weakly."""
 _GRID_BELOW = 28
 _GRID_ABOVE = 8
 
@@ -42,7 +44,7 @@ class EngineLaw:
     mean_prefill_s: float
     mean_tool_s: float
     slots: int
-    """Trajectories that one engine may hold: each is promised its final context, as in `runtime.kv_ledger`."""
+    """Trajectories that one engine holds when its share of the KV cache is promised, as `runtime.kv_ledger` promises it."""
     batch_limit: float
     """Decode batch in the closed loop when every slot is taken."""
 
@@ -117,9 +119,6 @@ def engine_law(costs: EngineCosts, tp: int, lengths: LengthTable, regime: Regime
         + step.prefill_b_s_per_token * lengths.prefill_tokens
         + step.prefill_c_s_per_token2 * lengths.prefill_pairs
     )
-    in_flight = (regime.staleness + 1) * regime.batch
-    promised = lengths.mean(lengths.total_tokens)
-    slots = max(1, min(int(regime.kv_fill * costs.kv_tokens(tp) / promised) + 1, in_flight))
     most = max(min(float(regime.max_num_seqs), _USABLE_KV * costs.kv_tokens(tp) / context), 1.0)
     law = EngineLaw(
         tp=tp,
@@ -129,10 +128,30 @@ def engine_law(costs: EngineCosts, tp: int, lengths: LengthTable, regime: Regime
         prefill=prefill,
         mean_prefill_s=lengths.mean(prefill),
         mean_tool_s=lengths.mean(lengths.tool_s),
-        slots=slots,
+        slots=1,
         batch_limit=most,
     )
-    return replace(law, batch_limit=_closed_loop_batch(law, most))
+    cache = regime.kv_fill * costs.kv_tokens(tp)
+    for _ in range(_SLOT_PASSES):
+        slots = max(1, min(int(cache / _promised(law, lengths)) + 1, (regime.staleness + 1) * regime.batch))
+        law = replace(law, slots=slots, batch_limit=_closed_loop_batch(replace(law, slots=slots), most))
+    return law
+
+
+def _promised(law: EngineLaw, lengths: LengthTable) -> float:
+    """Context that the ledger promises to a trajectory on an engine, on average over those it finds there.
+
+    It promises the mean of final contexts, or what a trajectory has when that is more, looked at before each turn. A trajectory
+    is found there in proportion to its time there, so long ones count for more than their share.
+    """
+    total, prompt = lengths.total_tokens, lengths.prompt_tokens
+    usual = lengths.mean(total)
+    last = total - (total - prompt) / np.maximum(lengths.turns, 1.0)
+    growth = np.maximum(last - prompt, 1e-9)
+    beyond = np.clip((last - usual) / growth, 0.0, 1.0)
+    promised = np.where(last > usual, (1 - beyond) * usual + beyond * (np.maximum(prompt, usual) + last) / 2, usual)
+    stay_s = float(law.step_s(np.array(law.batch_limit))) * lengths.generated_tokens + law.prefill + lengths.tool_s
+    return lengths.mean(stay_s * promised) / lengths.mean(stay_s)
 
 
 def latency_curve(law: EngineLaw, lengths: LengthTable, regime: Regime) -> LatencyCurve:

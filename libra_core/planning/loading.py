@@ -16,7 +16,7 @@ from libra_core.planning.confusion import RouterSkill
 from libra_core.planning.example_lengths import LAWS, example_records
 from libra_core.planning.history_file import read_history
 from libra_core.planning.lengths import length_table
-from libra_core.planning.problem import Cluster, Costs, ModelShape, PlanningProblem, Regime
+from libra_core.planning.problem import SENDING_SHARE, Cluster, Costs, ModelShape, PlanningProblem, Regime
 from libra_core.planning.run_costs import RunCosts, run_costs
 from libra_core.types.forecast import Mode
 from libra_core.types.lengths import LengthRecord
@@ -88,6 +88,7 @@ def regime_of(config: LibraConfig) -> Regime:
         max_num_seqs=rollout.max_num_seqs,
         longest_tokens=rollout.max_context_tokens,
         streamed=kinds[planner.streamed],
+        trainer_waits=SENDING_SHARE if config.publications_overlap else 1.0,
         modes=tuple(Mode(mode) for mode in planner.modes),
     )
 

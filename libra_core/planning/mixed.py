@@ -14,7 +14,7 @@ from libra_core.costs.api import EngineLimits, RequestTable, StepCoefficients
 from libra_core.planning.confusion import RouterSkill
 from libra_core.planning.latency import EngineLaw, backlog_s, engine_law, expected_maximum, group_spread_s, landed_s
 from libra_core.planning.lengths import LengthTable
-from libra_core.planning.objective import Paces, Slowest, combine
+from libra_core.planning.objective import BIAS, Paces, Slowest, combine
 from libra_core.planning.problem import EngineCosts, Regime
 from libra_core.planning.rollout_partition import IntervalCost, Partition
 from libra_core.types.forecast import Terms
@@ -40,9 +40,11 @@ class FleetClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedSolution:
-    """Seconds, without the bias."""
+    """Seconds, without the bias but in the forecast and its terms."""
 
     t_iter_s: float
+    forecast_s: float
+    train_s: float
     terms: Terms
     latency_s: float
     batch: float
@@ -94,7 +96,8 @@ def solve_mixed(classes: Sequence[FleetClass], pace: Paces, regime: Regime) -> M
     """The fixed point of one mixed, asynchronous candidate; `pace` has one row."""
     publication, train = float(pace.publication_s[0]), float(pace.train_s[0])
     fleet = max(regime.batch * item.share / item.engines * item.law.work_s for item in classes) + publication
-    floor = max(fleet, train)
+    trainer = train + float(pace.waits_s[0])
+    floor = max(fleet, trainer / BIAS)
     if regime.staleness == 0:
         window = _burst_window_s(classes, regime)
         found = _judged(classes, pace, regime, (window, window))
@@ -106,7 +109,9 @@ def solve_mixed(classes: Sequence[FleetClass], pace: Paces, regime: Regime) -> M
     last = classes[-1]
     return MixedSolution(
         t_iter_s=t_iter,
-        terms=Terms(trainer_s=train, fleet_s=fleet, slowest_s=found.slowest_s, group_s=found.group_s),
+        forecast_s=BIAS * t_iter,
+        train_s=train,
+        terms=Terms(trainer_s=trainer, fleet_s=BIAS * fleet, slowest_s=BIAS * found.slowest_s, group_s=BIAS * found.group_s),
         latency_s=found.latency_s,
         batch=float(last.law.batch(_rate(last, regime, window))[0]),
     )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from libra_core.planning.candidates import Bench, Choice, engine_bytes_per_gpu, options_of
 from libra_core.planning.confusion import ORACLE, RouterSkill
 from libra_core.planning.mixed import FleetClass, MixedSolution, fleet_classes, interval_cost, planning_requests, solve_mixed
-from libra_core.planning.objective import BIAS, paces
+from libra_core.planning.objective import paces
 from libra_core.planning.placement import fits_nodes
 from libra_core.planning.rollout_partition import Partition, PartitionSolver
 from libra_core.types.forecast import Candidate, Forecast
@@ -64,10 +64,10 @@ def _candidate(
     bench: Bench, split: Choice, classes: Sequence[FleetClass], solution: MixedSolution, counts: dict[int, int]
 ) -> Candidate:
     regime, lengths = bench.problem.regime, bench.problem.lengths
-    t_iter = BIAS * solution.t_iter_s
+    t_iter = solution.forecast_s
     forecast = Forecast(
         t_iter_s=t_iter,
-        t_train_s=solution.terms.trainer_s,
+        t_train_s=solution.train_s,
         t_rollout_s=solution.terms.fleet_s,
         slowest_trajectory_s=solution.latency_s,
         tokens_per_s=regime.batch * lengths.mean(lengths.generated_tokens) / t_iter,

@@ -1,7 +1,7 @@
 """Iteration time of a plan: the fixed point of the four terms of DESIGN section 5 (`notes/study.md` section 2).
 
 ```
-A  T_train                                   B  K/E · engine seconds per trajectory + publication
+A  T_train + what it waits for publications  B  K/E · engine seconds per trajectory + publication
 C  (E[max of K] L(T) + R + publication) / (η + 1 + X)
 D  (E[Y] + R + publication + T·w) / (η + 1),  Y = max of G of L(T),  w = min(1, √12·sd(Y)/T) / 2
 ```
@@ -35,7 +35,8 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 BIAS = 1.06
-"""The closed form is 6 % below the event simulation throughout (`notes/study.md` section 2)."""
+"""The closed form of B, C and D is 6 % below the event simulation (`notes/study.md` section 2). A is the trainer's own time, and
+simulated steps take 0-2 % longer where it binds. So it enters the fixed point divided by the bias."""
 ERROR = 0.08
 """Mean absolute error of the forecast against event simulations: 4-8 % in `notes/study.md`, alike in `plan_regret.py`."""
 _GROUPS_LEFT = 3
@@ -81,6 +82,8 @@ class Paces:
 
     train_s: Floats
     """With the loss of streaming, or with the switch of a colocated run."""
+    waits_s: Floats
+    """What the trainer stands still for during a publication."""
     left_s: Floats
     """R."""
     fixed_s: Floats
@@ -104,6 +107,9 @@ class Solution:
     """All arrays `[n]`, seconds; without the bias."""
 
     t_iter_s: Floats
+    """The fixed point, of which `BIAS` times is the forecast."""
+    train_s: Floats
+    """Training alone."""
     trainer_s: Floats
     fleet_s: Floats
     slowest_s: Floats
@@ -113,12 +119,17 @@ class Solution:
     batch: Floats
     """Decode batch of an engine."""
 
+    @property
+    def forecast_s(self) -> Floats:
+        return BIAS * self.t_iter_s
+
     def terms(self, row: int) -> Terms:
+        """With their bias: the largest is the forecast."""
         return Terms(
             trainer_s=float(self.trainer_s[row]),
-            fleet_s=float(self.fleet_s[row]),
-            slowest_s=float(self.slowest_s[row]),
-            group_s=float(self.group_s[row]),
+            fleet_s=BIAS * float(self.fleet_s[row]),
+            slowest_s=BIAS * float(self.slowest_s[row]),
+            group_s=BIAS * float(self.group_s[row]),
         )
 
 
@@ -132,6 +143,7 @@ def paces(options: Options, regime: Regime) -> Paces:
     waiting = options.publication_s + left / _window_steps(regime)
     return Paces(
         train_s=train,
+        waits_s=np.where(options.colocated, 0.0, regime.trainer_waits * options.publication_s),
         left_s=left,
         fixed_s=fixed,
         streamed_s=np.where(options.streamed & ~options.colocated, train - fixed, 0.0),
@@ -146,7 +158,8 @@ def solve(options: Options, curves: Mapping[int, LatencyCurve], regime: Regime) 
     """Fixed points of all candidates at once."""
     pace = paces(options, regime)
     fleet = _fleet_s(options, curves, regime) + np.where(options.colocated, pace.train_s, pace.publication_s)
-    floor = np.maximum(fleet, pace.train_s)
+    trainer = pace.train_s + pace.waits_s
+    floor = np.maximum(fleet, trainer / BIAS)
     if regime.staleness == 0:
         rate = _burst_rate(options, curves, regime)
         slowest, group, latency = _latency_terms(options, curves, regime, pace, (rate, rate))
@@ -160,7 +173,8 @@ def solve(options: Options, curves: Mapping[int, LatencyCurve], regime: Regime) 
         batch[rows] = curves[tp].law.batch(rate[rows])
     return Solution(
         t_iter_s=t_iter,
-        trainer_s=pace.train_s,
+        train_s=pace.train_s,
+        trainer_s=trainer,
         fleet_s=fleet,
         slowest_s=slowest,
         group_s=group,

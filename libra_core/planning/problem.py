@@ -60,6 +60,10 @@ class ModelShape:
     kv_bytes_per_token: float = 0.0
 
 
+SENDING_SHARE = 0.75
+"""Of a publication, what the trainer itself works at: 15.0 of 20.2 s in marin#8955 (`notes/peers.md` section 6.2)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regime:
     """How the run is paced; see `RolloutConfig` for the meaning of staleness, slack and KV fill."""
@@ -77,6 +81,9 @@ class Regime:
     """Which kinds of step are candidates."""
     streamed_loss: float = 1.05
     """Training time of a streamed step over that of a whole one (`notes/study.md`)."""
+    trainer_waits: float = 0.0
+    """Share of a publication during which the trainer stands still: 1 where it waits for the engines, less where publications
+    overlap with training, 0 where that is within the measured training time."""
     modes: tuple[Mode, ...] = (Mode.ASYNCHRONOUS, Mode.COLOCATED)
     colocated_switch_s: float = 15.0
     """Handing the GPUs from engines to trainer and back."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from libra_core.planning.candidates import Bench, Choice, options_of
-from libra_core.planning.objective import BIAS, solve
+from libra_core.planning.objective import solve
 from libra_core.planning.problem import Regime
 from libra_core.types.forecast import Mode, Relaxation, Term
 
@@ -77,4 +77,4 @@ def _looser(best: Choice, bench: Bench, *, slack: bool) -> list[Relaxation]:
 
 def _relaxed(change: str, choice: Choice, bench: Bench, regime: Regime) -> Relaxation:
     solution = solve(options_of([choice]), bench.curves, regime)
-    return Relaxation(change=change, t_iter_s=BIAS * float(solution.t_iter_s[0]))
+    return Relaxation(change=change, t_iter_s=float(solution.forecast_s[0]))

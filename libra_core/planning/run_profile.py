@@ -204,13 +204,14 @@ class RunSide:
 def problem_of_run(
     config: LibraConfig, side: RunSide, plan: Plan, records: Sequence[LengthRecord], profile: RunProfile
 ) -> PlanningProblem:
-    """The planner's question with the run's own measurements: streaming's loss is in the measured training time already."""
+    """The planner's question with the run's own measurements: streaming's loss, and what the trainer waits for publications, are
+    in the measured training time already."""
     lengths = length_table(records, half_life_steps=config.replanning.half_life_steps)
     degrees = tuple(sorted({*side.engine_degrees, *(tp for tp, _ in plan.rollout.engines)}))
     return PlanningProblem(
         cluster=Cluster(num_gpus=side.num_gpus, gpus_per_node=min(side.num_gpus, config.planner.gpus_per_node)),
         model=side.model,
-        regime=replace(regime_of(config), streamed_loss=1.0),
+        regime=replace(regime_of(config), streamed_loss=1.0, trainer_waits=0.0),
         lengths=lengths,
         costs=Costs(
             engines=MeasuredEngines(side.costs.engines, profile, promised_over_mean(lengths)),

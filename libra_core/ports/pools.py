@@ -18,6 +18,14 @@ class RolloutPool(Protocol):
         """Bring the trainer's weights of this version onto every engine."""
         ...
 
+    def begin_publication(self, version: PolicyVersion) -> PublicationReport:
+        """The trainer's part of `publish`; the report is of the newest publication that has ended, perhaps of this one."""
+        ...
+
+    def settle_publication(self) -> None:
+        """Wait for what `begin_publication` began; raises what it failed with."""
+        ...
+
     def stats(self) -> tuple[EngineStats, ...]: ...
 
 

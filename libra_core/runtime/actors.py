@@ -48,9 +48,12 @@ class EngineActor:
         await self._engine.hold()
 
     async def open_transport(
-        self, kind: Literal["file", "broadcast"], host: str, port: int, rank_offset: int, world_size: int
+        self, kind: Literal["file", "broadcast"], host: str, port: int, rank_offset: int, world_size: int, timeout_s: float
     ) -> None:
-        await self._engine.open_transport(kind, host, port, rank_offset, world_size)
+        await self._engine.open_transport(kind, host, port, rank_offset, world_size, timeout_s)
+
+    async def ping(self) -> None:
+        await self._engine.ping()
 
     async def score(self, token_ids: tuple[int, ...]) -> tuple[float, ...]:
         return await self._engine.score(token_ids)
@@ -142,8 +145,8 @@ class TrainerActor:
     def export_metadata(self) -> Any:
         return self._trainer.export_metadata()
 
-    def open_broadcast(self, host: str, port: int, world_size: int) -> None:
-        self._trainer.open_broadcast(host, port, world_size)
+    def open_broadcast(self, host: str, port: int, world_size: int, timeout_s: float) -> None:
+        self._trainer.open_broadcast(host, port, world_size, timeout_s)
 
     def broadcast_weights(self) -> Any:
         return self._timed("broadcast", lambda: self._trainer.broadcast_weights())

@@ -1,5 +1,6 @@
 """Waiting for one actor call, with a deadline and in the project's own errors."""
 
+import time
 from typing import Any
 
 import ray
@@ -11,16 +12,26 @@ from libra_core.runtime.fleet import first_line
 CALL_DEADLINE_S = 60.0
 
 
-def ask(what: str, reference: Any, deadline_s: float = CALL_DEADLINE_S) -> Any:
-    """Wait for one actor call.
+_LEAST_S = 1.0
+"""What fetching an answer that is there may take."""
+
+
+def answered(reference: Any) -> bool:
+    """Whether `ask` would not wait."""
+    return bool(ray.wait([reference], timeout=0)[0])
+
+
+def ask(what: str, reference: Any, deadline_s: float = CALL_DEADLINE_S, *, since_s: float | None = None) -> Any:
+    """Wait for one actor call, up to `deadline_s` from now or from `since_s`, a monotonic time.
 
     Raises:
         DeadlineError: no answer in time.
         ResourceError: the actor is gone.
         LibraError: the actor's own, as it raised it.
     """
+    left_s = deadline_s if since_s is None else max(deadline_s - (time.monotonic() - since_s), _LEAST_S)
     try:
-        return ray.get(reference, timeout=deadline_s)
+        return ray.get(reference, timeout=left_s)
     except GetTimeoutError:
         raise DeadlineError(f"the flow waited {deadline_s:.0f} s for {what} and got no answer") from None
     except RayActorError as error:

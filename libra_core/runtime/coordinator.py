@@ -21,10 +21,10 @@ from libra_core.runtime.kv_offers import offers_of
 from libra_core.runtime.prefill_ahead import stay
 from libra_core.runtime.router import open_router
 from libra_core.runtime.timeline import BusyClock, Interval
-from libra_core.runtime.weights import PublicationOrder
+from libra_core.runtime.weights import PublicationOrder, Published
 from libra_core.types.group import TrajectoryGroup
 from libra_core.types.ids import EngineId, PolicyVersion
-from libra_core.types.reports import EnginePublication, EngineStats, RoutingReport
+from libra_core.types.reports import EngineStats, RoutingReport
 from libra_core.types.trace import TraceSpan
 from libra_core.types.trajectory import Prompt, Trajectory
 from libra_core.workloads.build import build_workload
@@ -85,13 +85,18 @@ class RolloutCoordinatorActor:
         """Issue groups from here on."""
         self._spawn(self._admit())
 
-    async def publish(self, order: PublicationOrder) -> list[EnginePublication]:
-        """Swap the weights of every engine. New groups start at the new version."""
-        results = await self._keeper.publish(order)
-        self._version = order.version
-        self._wake.set()
-        self._spawn(self._router.save())
-        return results
+    async def publish(self, order: PublicationOrder, canary: tuple[int, ...] = ()) -> Published:
+        """Swap the weights of every engine, then let each score the canary. New groups start at the new version."""
+        started_s = time.monotonic()
+        try:
+            engines = await self._keeper.publish(order)
+            self._version = order.version
+            self._wake.set()
+            self._spawn(self._router.save())
+            scores = await self._keeper.canary(canary) if canary else {}
+        finally:
+            self._keeper.end_publication()
+        return Published(engines=tuple(engines), scores=scores, seconds=time.monotonic() - started_s)
 
     async def hold(self) -> None:
         """Stop generation on every engine until the next publication; unfinished requests keep what they have."""
@@ -102,7 +107,7 @@ class RolloutCoordinatorActor:
         return await self._keeper.begin_publication(wait_s)
 
     async def end_publication(self) -> None:
-        """Engines may leave again."""
+        """Of one that was begun and sends no order: engines may leave again."""
         self._keeper.end_publication()
 
     async def expect_engines(self, degrees: tuple[int, ...], within_s: float) -> None:
@@ -121,16 +126,16 @@ class RolloutCoordinatorActor:
         """With the newest weights."""
         await self._keeper.admit(engine, await self.canary_tokens())
 
-    async def open_broadcast(self, host: str, port: int, world_size: int) -> None:
-        await self._keeper.open_broadcast(host, port, world_size)
+    async def open_broadcast(self, host: str, port: int, world_size: int, timeout_s: float) -> None:
+        await self._keeper.round.open(host, port, world_size, timeout_s)
 
     async def form_broadcast(self) -> dict[EngineId, int]:
-        """Engines of the next broadcast and their degrees."""
-        return self._keeper.form_group()
+        """Engines of the next broadcast that live, and their degrees."""
+        return await self._keeper.form_group()
 
-    async def canary(self, token_ids: tuple[int, ...]) -> dict[EngineId, tuple[float, ...]]:
-        """Log-probs of the same tokens from every engine."""
-        return await self._keeper.canary(token_ids)
+    async def end_broadcast(self, *, whole: bool) -> None:
+        """Whether the trainer has sent all of it; else it is sent again."""
+        self._keeper.round.end(whole=whole)
 
     async def canary_tokens(self) -> tuple[int, ...]:
         return next(iter(self._prompts.training(0))).token_ids

@@ -1,7 +1,6 @@
 """Keeps the fleet at strength and on the newest weights: publication, replacement of lost engines, the broadcast group."""
 
 import asyncio
-import itertools
 import logging
 import math
 import time
@@ -10,15 +9,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError
 
 from libra_core.config import LibraConfig
 from libra_core.errors import DeadlineError, EngineLostError, LibraError
 from libra_core.runtime.arrivals import Arrivals
+from libra_core.runtime.broadcast_round import BroadcastRound
 from libra_core.runtime.engine_slots import StartedEngine
 from libra_core.runtime.fleet import ActorHandle, EngineMember, Fleet, first_line
 from libra_core.runtime.kv_ledger import ContextHistory, KvLedger
 from libra_core.runtime.router import FleetRouter
+from libra_core.runtime.weight_loads import WeightLoads
 from libra_core.runtime.weights import PublicationOrder, load_weights, worst_mismatch
 from libra_core.types.ids import EngineId, PolicyVersion
 from libra_core.types.reports import EnginePublication, EngineStats
@@ -62,9 +63,10 @@ class FleetKeeper:
         self._publication = asyncio.Lock()
         self._last_order: PublicationOrder | None = None
         self._arrivals = Arrivals(config.elastic.join_s)
-        self._group: tuple[EngineMember, ...] = ()
-        """Engines of the broadcast that is being prepared."""
-        self._publishing = False
+        self.round = BroadcastRound(self._drop)
+        self._loads = WeightLoads(config, record, self._drop)
+        self._publishing = 0
+        """Publications that were begun and not ended: the second try of one begins before the first has ended."""
         self._retired: set[EngineId] = set()
         """A replacement that is among them came too late."""
         self._verified: tuple[PolicyVersion, tuple[float, ...]] | None = None
@@ -109,11 +111,11 @@ class FleetKeeper:
             if time.monotonic() > end_s:
                 return False
             await asyncio.sleep(_LOOK_S)
-        self._publishing = True
+        self._publishing += 1
         return True
 
     def end_publication(self) -> None:
-        self._publishing = False
+        self._publishing = max(0, self._publishing - 1)
 
     async def publish(self, order: PublicationOrder) -> list[EnginePublication]:
         """Swap the weights of every engine; one that fails at it is replaced."""
@@ -121,11 +123,14 @@ class FleetKeeper:
             self._last_order = order
             members = self.members()
             if not self._config.weights_by_file:  # the others came after the group was formed
-                members = [member for member in members if member in self._group]
-            results = await self._load_all(members, order)
+                members = [member for member in members if member in self.round.members]
+            whole = self.round.verdict() if members and not self._config.weights_by_file else None
+            results = await self._loads.load_all(members, order)
             for member, result in zip(members, results, strict=True):
                 if result is not None and self._arrivals.took(member):
                     self.fleet.add(member)
+            if whole is not None:
+                await self._loads.judge(whole)
         return [result for result in results if result is not None]
 
     async def retire(self, engine_id: EngineId, deadline_s: float) -> Handover:
@@ -215,29 +220,27 @@ class FleetKeeper:
             if isinstance(answer, BaseException):
                 self.fleet.lose(member.engine_id, f"{member.engine_id} could not be held: {first_line(answer)}")
 
-    def form_group(self) -> dict[EngineId, int]:
-        """Engines of the next broadcast and their degrees, in the order of their ranks; who comes later waits for another one."""
-        self._group = tuple(self.members())
-        return {member.engine_id: member.tp for member in self._group}
-
-    async def open_broadcast(self, host: str, port: int, world_size: int) -> None:
-        """Every engine of the group joins its `world_size` processes; trainer rank 0 is rank 0."""
-        members = self._group
-        offsets = itertools.accumulate((member.tp for member in members), initial=1)
-        await asyncio.gather(
-            *(
-                member.handle.open_transport.remote("broadcast", host, port, offset, world_size)
-                for member, offset in zip(members, offsets, strict=False)
-            )
-        )
+    async def form_group(self) -> dict[EngineId, int]:
+        """Engines of the next broadcast and their degrees."""
+        return await self.round.form(self.members())
 
     async def canary(self, token_ids: tuple[int, ...]) -> dict[EngineId, tuple[float, ...]]:
+        """Log-probs of the same tokens from every engine that lives; one that dies at it is replaced."""
+        scores: dict[EngineId, tuple[float, ...]] = {}
         async with self._publication:  # else an engine could leave, and stop, while it scores
             members = self.fleet.ordered()
-            scores = await asyncio.gather(*(member.handle.score.remote(token_ids) for member in members))
+            calls = (member.handle.score.remote(token_ids) for member in members)
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+            for member, answer in zip(members, answers, strict=True):
+                if not isinstance(answer, BaseException):
+                    scores[member.engine_id] = answer
+                elif isinstance(answer, RayActorError) or isinstance(getattr(answer, "cause", None), EngineLostError):
+                    self.fleet.lose(member.engine_id, f"{member.engine_id} could not score the canary: {first_line(answer)}")
+                else:
+                    raise answer
             if scores and self._last_order is not None:
-                self._verified = (self._last_order.version, tuple(scores[0]))
-        return {member.engine_id: score for member, score in zip(members, scores, strict=True)}
+                self._verified = (self._last_order.version, next(iter(scores.values())))
+        return scores
 
     async def stats(self) -> list[EngineStats]:
         """Of the engines that answer; each look also adapts their KV share to the preemptions seen."""
@@ -268,27 +271,17 @@ class FleetKeeper:
                 return
             if not self._config.weights_by_file and self._last_order is not None:
                 self._arrivals.add(member)
-            elif self._last_order is None or await self._load(member, self._last_order) is not None:
+            elif self._last_order is None or await self._loads.load(member, self._last_order) is not None:
                 self.fleet.add(member)
 
-    async def _load_all(self, members: list[EngineMember], order: PublicationOrder) -> list[EnginePublication | None]:
-        """A broadcast needs all engines at once, whatever the configured order."""
-        if self._config.publication.order == "rolling" and self._config.weights_by_file:
-            return [await self._load(member, order) for member in members]
-        return list(await asyncio.gather(*(self._load(member, order) for member in members)))
-
-    async def _load(self, member: EngineMember, order: PublicationOrder) -> EnginePublication | None:
-        start_s = time.time()
-        try:
-            result = await load_weights(member, order, self._config.publication)
-        except EngineLostError as error:
-            if member.engine_id in self.fleet.members:
-                self.fleet.lose(member.engine_id, str(error))
-            elif not self._arrivals.failed(member, error):
-                self.failure = str(error)
-            return None
-        self._record(f"weights v{order.version}", member.engine_id, start_s, time.time())
-        return result
+    def _drop(self, member: EngineMember, error: EngineLostError) -> None:
+        if member.engine_id in self.fleet.members:
+            self.fleet.lose(member.engine_id, str(error))
+        elif member not in self._arrivals.waiting:
+            self.failure = str(error)
+        elif not self._arrivals.failed(member, error):  # a replacement that nobody waits for
+            self._arrivals.withdraw(member.engine_id)
+            self._replace(member, str(error))
 
 
 def member_of(engine: StartedEngine) -> EngineMember:

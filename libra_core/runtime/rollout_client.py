@@ -2,6 +2,8 @@
 
 import time
 from collections import defaultdict
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -84,15 +86,29 @@ class RolloutClient:
         return summarise_batch(step, groups, counts, wait, lengths)
 
     def publish(self, version: PolicyVersion) -> PublicationReport:
-        """Waits for an engine while the fleet changes and none serves; no engine leaves meanwhile."""
+        """Wait until every engine serves the version."""
+        with self._publishing():
+            return self._publisher.publish(version)
+
+    def begin_publication(self, version: PolicyVersion) -> PublicationReport:
+        """Publish, or with overlap only do the trainer's part of it; the report is of the newest publication that has ended."""
+        if not self._config.publications_overlap:
+            return self.publish(version)
+        with self._publishing():
+            ended = self._publisher.settle()
+            self._publisher.begin(version)
+        return ended
+
+    def settle_publication(self) -> None:
+        """Wait for the one under way; raises what it failed with."""
+        with self._publishing():
+            self._publisher.settle()
+
+    @contextmanager
+    def _publishing(self) -> Generator[None]:
         start_s = time.time()
-        self._await_engine()
-        try:
-            report = self._publisher.publish(version)
-        finally:
-            ask("the end of a publication", self._coordinator.end_publication.remote())
+        yield
         self._publications.append((start_s, time.time()))
-        return report
 
     def stats(self) -> tuple[EngineStats, ...]:
         return tuple(ask("engine stats", self._coordinator.stats.remote()))
@@ -106,6 +122,7 @@ class RolloutClient:
         count = self._config.workload.heldout_prompts
         if count == 0:
             return {}
+        self.settle_publication()
         deadline_s = self._config.rollout.batch_deadline_s
         pairs = ask("held-out rollouts", self._coordinator.evaluate_heldout.remote(count), deadline_s)
         rewards: dict[str, list[float]] = defaultdict(list)
@@ -175,13 +192,6 @@ class RolloutClient:
         spans: list[TraceSpan] = ask("trace spans", self._coordinator.spans.remote(since_s))
         return [_chrome_event(span) for span in [*spans, *self._trainer.spans(since_s)] if span.start_s >= since_s]
 
-    def _await_engine(self) -> None:
-        """The coordinator ends the wait: engines are expected for a bounded time."""
-        begun = False
-        while not begun:
-            asked = self._coordinator.begin_publication.remote(_LOOK_EVERY_S)
-            begun = ask("an engine to publish to", asked, _LOOK_EVERY_S + _PREPARE_S)
-
     def _collect(self, step: int) -> Wait:
         """Take groups until the batch is whole."""
         batch_id, streamed = batch_name(step), self._config.streamed
@@ -199,6 +209,7 @@ class RolloutClient:
             if share.places == 0:
                 return wait
             self._trainer.check()
+            self._publisher.check()
             if not share.groups and self._require_progress(step, share, timed_out=time.monotonic() >= end):
                 end = time.monotonic() + self._config.rollout.batch_deadline_s
 
@@ -208,7 +219,7 @@ class RolloutClient:
         state = ask("the fleet's state", self._coordinator.state.remote())
         if state["fault"]:
             raise ResourceError(f"step {step} cannot be filled, the rollout coordinator failed: {state['fault']}")
-        if state["waiting_for_weights"]:
+        if state["waiting_for_weights"] and not self._publisher.under_way:
             self._publisher.publish(PolicyVersion(state["version"]))
         elif state["expects_engines"]:
             return True

@@ -8,7 +8,7 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from libra_core.config.training import PublicationConfig
 from libra_core.engines.weight_source import WeightSource
-from libra_core.errors import EngineLostError, NumericsError
+from libra_core.errors import CheckpointError, EngineLostError, NumericsError
 from libra_core.runtime.fleet import EngineMember, first_line
 from libra_core.types.ids import EngineId, PolicyVersion
 from libra_core.types.reports import EnginePublication
@@ -22,8 +22,29 @@ class PublicationOrder:
     source: WeightSource
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """The fleet's answer to an order."""
+
+    engines: tuple[EnginePublication, ...]
+    """Those that took the weights."""
+    scores: dict[EngineId, tuple[float, ...]]
+    """Of the canary; empty where none was asked for."""
+    seconds: float
+    """From the order to the last answer."""
+
+
+class NotStagedError(EngineLostError):
+    """The engine could not get the weights, and serves on with those before."""
+
+
 async def load_weights(member: EngineMember, order: PublicationOrder, config: PublicationConfig) -> EnginePublication:
-    """Swap one engine's weights; raises `EngineLostError` when it dies, fails or passes the deadline."""
+    """Swap one engine's weights.
+
+    Raises:
+        NotStagedError: they did not reach it.
+        EngineLostError: it died, failed or passed the deadline.
+    """
     try:
         return await asyncio.wait_for(
             member.handle.update_weights.remote(order.source, order.version, config.in_flight, config.recompute_kv),
@@ -33,6 +54,8 @@ async def load_weights(member: EngineMember, order: PublicationOrder, config: Pu
         reason = f"did not load version {order.version} within publication.deadline_s = {config.deadline_s:.0f} s"
     except (RayActorError, RayTaskError) as error:
         reason = f"failed to load version {order.version}: {first_line(error)}"
+        if isinstance(getattr(error, "cause", None), CheckpointError):
+            raise NotStagedError(f"{member.engine_id} {reason}") from error
     raise EngineLostError(f"{member.engine_id} {reason}")
 
 

@@ -141,6 +141,12 @@ class SimulatedSession:
             canary_max_error=0.0,
         )
 
+    def begin_publication(self, version: PolicyVersion) -> PublicationReport:
+        return self.publish(version)
+
+    def settle_publication(self) -> None:
+        """The next step happens after it."""
+
     def stats(self) -> tuple[EngineStats, ...]:
         engines = self._world.state.engines
         return tuple(
@@ -311,6 +317,7 @@ def pacing_of(config: LibraConfig) -> Pacing:
         kv_fill=NO_CAP if rollout.kv_fill is None else rollout.kv_fill,
         most_running=rollout.max_num_seqs,
         chunk_tokens=config.simulation.chunk_tokens,
+        overlap=config.publications_overlap,
     )
 
 

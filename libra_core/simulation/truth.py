@@ -7,7 +7,7 @@ tables is wrong by a known amount.
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from libra_core.config.base import Section
 from libra_core.simulation.tables import load_table
@@ -68,9 +68,24 @@ class PublicationTruth(Section):
     """New weights on the engines."""
 
     trainer_waits_s: float = Field(ge=0)
+    """Until every engine serves the new weights."""
+    trainer_sends_s: float | None = Field(default=None, ge=0)
+    """Of it, what the trainer itself works at; it waits for no more where publications overlap with training. Unset: all."""
     engines_pause_s: float = Field(ge=0)
     recompute_kv: bool = False
     """Whether running sequences are prefilled again; unused prefixes are void in any case."""
+
+    @model_validator(mode="after")
+    def _sending_is_a_part(self) -> "PublicationTruth":
+        if self.trainer_sends_s is not None and self.trainer_sends_s > self.trainer_waits_s:
+            raise ValueError(
+                f"trainer_sends_s = {self.trainer_sends_s} is a part of trainer_waits_s = {self.trainer_waits_s}; lower it"
+            )
+        return self
+
+    def keeps_trainer_s(self, overlap: bool) -> float:
+        """How long the trainer cannot train after a step."""
+        return self.trainer_waits_s if self.trainer_sends_s is None or not overlap else self.trainer_sends_s
 
 
 class TransitionTruth(Section):

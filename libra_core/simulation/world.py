@@ -52,6 +52,8 @@ class Pacing:
     chunk_tokens: int = 2048
     """Tokens that one engine step prefills at most (vLLM's `max_num_batched_tokens`)."""
     most_calls_first: bool = False
+    overlap: bool = False
+    """Publications overlap with training: the trainer goes on when it has sent the weights, while the engines load them."""
     stay_margin: float = 8.0
     """Trajectories a GPU by which another engine must be emptier before a turn moves; 0 never moves."""
 
@@ -294,5 +296,6 @@ def _set_pace(state: State, truth: Truth, pacing: Pacing) -> None:
     pace.most_calls_first = int(pacing.most_calls_first)
     pace.recompute_kv = int(publication.recompute_kv)
     pace.fixed_s = truth.trainer.fixed_s
-    pace.publication_s, pace.pause_s = publication.trainer_waits_s, publication.engines_pause_s
+    pace.publication_s, pace.pause_s = publication.keeps_trainer_s(pacing.overlap), publication.engines_pause_s
+    pace.published_s = publication.trainer_waits_s
     pace.switch_s = truth.colocated_switch_s

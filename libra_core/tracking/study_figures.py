@@ -16,6 +16,7 @@ _CUMULATIVE = (
     "ablation_3_routing",
     "ablation_4_elastic",
     "ablation_5_streamed",
+    "ablation_6_two_bounds",
     "libra",
 )
 _TIMELINE = ("areal_static_optimal", "dynamic", "libra")

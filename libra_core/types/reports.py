@@ -184,7 +184,7 @@ class TimeAccount:
     trainer_waits_age_s: float
     """Enough groups were ready, but one at its age limit was not."""
     trainer_waits_publication_s: float
-    """From the end of the update until every engine serves the new weights."""
+    """Its own part of publications, and what was waited for the engines to answer."""
     trainer_other_s: float
     """Orchestration: calls, scoring, logging, checkpoints."""
     fleet_busy_s: float
@@ -278,6 +278,7 @@ class IterationReport:
     reward: RewardReport
     update: UpdateReport
     publication: PublicationReport
+    """The newest that had ended by then: of the step before, where publications overlap with training."""
     t_iter_s: float
     t_rollout_s: float
     """Seconds of this iteration during which the fleet had unfinished requests."""

@@ -67,15 +67,16 @@ def reports_of(config: LibraConfig, run_dir: Path, steps: int) -> list[Iteration
     with session(config, run_dir) as connection:
         for step in range(steps):
             reports.append(reported(connection, step))
+        connection.rollout.settle_publication()
     return reports
 
 
 def reported(connection: Connection, step: int) -> IterationReport:
-    """One iteration with its account."""
+    """One iteration with its account, published as a run does it."""
     rollout = connection.rollout.take_batch(step)
     reward = connection.reward.score(rollout.batch_id)
     update = connection.trainer.update(rollout.batch_id, rollout.policy_version)
-    publication = connection.rollout.publish(update.policy_version)
+    publication = connection.rollout.begin_publication(update.policy_version)
     return connection.rollout.iteration_report(step, rollout, reward, update, publication)
 
 

@@ -313,7 +313,9 @@ def test_broadcast_delivers_the_trained_weights(pool: WorldPool, model: Path, tm
     thread = threading.Thread(target=engine, daemon=True)
     thread.start()
     file = str(tmp_path / "now.safetensors")
-    pool.run(play, shape, *updates(0), ("open_broadcast", "127.0.0.1", port, 2), ("broadcast_weights",), ("export_file", file))
+    pool.run(
+        play, shape, *updates(0), ("open_broadcast", "127.0.0.1", port, 2, 60.0), ("broadcast_weights",), ("export_file", file)
+    )
     thread.join(30.0)
     published = load_file(file)
     assert received.keys() == published.keys()

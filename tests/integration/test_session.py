@@ -10,7 +10,7 @@ import pytest
 from libra_core import assembly
 from libra_core.errors import CheckpointError, DeadlineError, TrainerLostError
 from libra_core.runtime.session import newest_checkpoint
-from tests.integration.sessions import iterate, own_processes, random_policy, reported, session, small_config
+from tests.integration.sessions import iterate, own_processes, random_policy, reported, run_until, session, small_config
 
 pytestmark = pytest.mark.integration
 
@@ -63,6 +63,31 @@ def test_broadcast_reaches_every_engine(model: Path, tmp_path: Path) -> None:
             _, _, publication = iterate(connection, step)
             assert len(publication.engines) == 2
             assert publication.canary_max_error < 1e-4
+    assert_nothing_left()
+
+
+@pytest.mark.slow
+def test_an_engine_that_dies_before_a_broadcast_costs_nothing_but_itself(model: Path, tmp_path: Path) -> None:
+    config = small_config(
+        model,
+        tmp_path,
+        rollout={"engines": [{"tp": 1, "count": 2}]},
+        publication={"transport": "broadcast"},
+        training={"steps": 100},
+    )
+    with session(config, tmp_path / "run") as connection:
+        iterate(connection, 0)
+        rollout = connection.rollout.take_batch(1)
+        connection.reward.score(rollout.batch_id)
+        update = connection.trainer.update(rollout.batch_id, rollout.policy_version)
+        own_processes("VLLM::EngineCore")[0].kill()
+        publication = connection.rollout.publish(update.policy_version)
+        assert (publication.policy_version, len(publication.engines)) == (2, 1)
+        assert publication.canary_max_error < 1e-4
+        step, _ = run_until(connection, 2, lambda: len(connection.rollout.stats()) == 2)
+        _, _, publication = iterate(connection, step)
+        assert len(publication.engines) == 2
+        assert publication.canary_max_error < 1e-4
     assert_nothing_left()
 
 

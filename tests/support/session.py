@@ -37,6 +37,8 @@ class FakeBackend:
     updates: list[str] = field(default_factory=list)
     published: list[int] = field(default_factory=list)
     checkpoints: list[int] = field(default_factory=list)
+    settled: list[int] = field(default_factory=list)
+    """Checkpoints there were each time a publication was settled."""
     planner: PlanKeeper | None = None
 
     def open_session(self, config: LibraConfig, run_dir: Path, report: Callable[[str, float], None]) -> SessionRef:
@@ -82,6 +84,11 @@ class FakeConnection:
     def publish(self, version: PolicyVersion) -> PublicationReport:
         self.backend.published.append(int(version))
         return publication_report(int(version))
+
+    begin_publication = publish
+
+    def settle_publication(self) -> None:
+        self.backend.settled.append(len(self.backend.checkpoints))
 
     def iteration_report(
         self, step: int, rollout: RolloutReport, reward: RewardReport, update: UpdateReport, publication: PublicationReport

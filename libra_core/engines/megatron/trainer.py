@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from libra_core.engines.broadcast import BroadcastGroup, join_group
+from libra_core.engines.broadcast import BroadcastGroup, join_group, send_all
 from libra_core.engines.hf_layout import hf_tensors
 from libra_core.engines.megatron import checkpoint, convert, cpu_shim, export
 from libra_core.engines.megatron.accumulation import Accumulator, OpenStep
@@ -192,20 +192,27 @@ class MegatronTrainer:
             export.copy_side_files(Path(self.spec.model_path), Path(path))
         return self.export_file(Path(path) / "model.safetensors")
 
-    def open_broadcast(self, host: str, port: int, world_size: int) -> None:
-        """Rank 0 listens for `world_size - 1` engine workers and becomes their source; other ranks only need to call it."""
+    def open_broadcast(self, host: str, port: int, world_size: int, timeout_s: float) -> None:
+        """Rank 0 listens for `world_size - 1` engine workers and becomes their source; other ranks only need to call it.
+
+        Raises:
+            ResourceError: they have not all come within `timeout_s`.
+        """
+        self._broadcast_group = None
         if self.world.rank == 0:
-            timeout_s = self.spec.training.collective_timeout_s
             self._broadcast_group = join_group(host, port, 0, world_size, timeout_s)
 
     def broadcast_weights(self) -> ExportReport:
-        """Stream every tensor of `export_metadata`, in its order, to the engine workers; they must receive at the same time."""
+        """Stream every tensor of `export_metadata`, in its order, to the engine workers; they must receive at the same time.
+
+        Raises:
+            ResourceError: one of them broke the group. This world is as before: its ranks gather to the end all the same.
+        """
         started = perf_counter()
         if self.world.rank == 0:
             if self._broadcast_group is None:
                 raise ResourceError("no broadcast group is open; call open_broadcast before broadcast_weights")
-            for _, tensor in self._weights():
-                self._broadcast_group.broadcast(tensor.contiguous())
+            send_all(self._broadcast_group, (tensor for _, tensor in self._weights()))
         elif self.world.dp_rank == 0:
             self._take_part()
         return ExportReport(bytes=export.num_bytes(self.export_metadata()), duration_s=perf_counter() - started)

@@ -80,7 +80,7 @@ class VllmEngine:
             EngineLostError: the engine died or is out of service.
         """
         engine = self._alive()
-        self._require_fit(engine, request.token_ids, request.max_new_tokens)
+        _require_fit(self._spec, engine, request.token_ids, request.max_new_tokens)
         if request.request_id in self._turns:
             raise ValueError(f"{self._spec.engine_id}: request {request.request_id} is running already")
         turn = self._turns[request.request_id] = TurnBuffer()
@@ -137,9 +137,14 @@ class VllmEngine:
         """From vLLM's stat logger, without a round trip to the engine process."""
         return self._counters.snapshot(self._spec.engine_id, self._version)
 
+    async def ping(self) -> None:
+        """A round trip to every worker. Raises `EngineLostError` when one does not answer."""
+        async with self._expect("answer", _CONTROL_DEADLINE_S) as engine:
+            await engine.collective_rpc("libra_staging_state")
+
     async def score(self, token_ids: Sequence[int]) -> tuple[float, ...]:
         """Log-probability of each token given those before it, at temperature 1, computed afresh. `[L]`; position 0 is 0."""
-        self._require_fit(self._alive(), token_ids, 1)
+        _require_fit(self._spec, self._alive(), token_ids, 1)
         self._num_scores += 1
         prompt: Any = {"prompt_token_ids": list(token_ids)}
         async with self._expect("score a prompt", _CONTROL_DEADLINE_S) as engine:
@@ -149,11 +154,17 @@ class VllmEngine:
         return tuple(0.0 if row is None else row[token].logprob for token, row in rows)
 
     async def open_transport(
-        self, kind: Literal["file", "broadcast"], host: str, port: int, rank_offset: int, world_size: int
+        self,
+        kind: Literal["file", "broadcast"],
+        host: str,
+        port: int,
+        rank_offset: int,
+        world_size: int,
+        timeout_s: float = _CONTROL_DEADLINE_S,
     ) -> None:
-        """Prepare for `update_weights`, once. A broadcast waits for all ranks of its group, the trainer's included."""
+        """Prepare for `update_weights`, once. A broadcast waits for all ranks of its group, the trainer's included; a group that
+        does not come about within `timeout_s` costs the engine nothing, and no weights reach it."""
         info = {"kind": kind, "host": host, "port": port, "rank_offset": rank_offset, "world_size": world_size}
-        timeout_s = _CONTROL_DEADLINE_S
         async with self._expect(f"join the {kind} transport at {host}:{port}", 2 * timeout_s) as engine:
             await engine.init_weight_transfer_engine(WeightTransferInitRequest(init_info=info | {"timeout_s": timeout_s}))
 
@@ -253,21 +264,6 @@ class VllmEngine:
         self._fault = self._fault or reason
         return EngineLostError(f"{self._spec.engine_id} is lost: {reason}")
 
-    def _require_fit(self, engine: AsyncLLM, token_ids: Sequence[int], new_tokens: int) -> None:
-        """vLLM checks lengths late and ids not at all: an id beyond the vocabulary would kill the engine process."""
-        length, bound = len(token_ids) + new_tokens, self._spec.max_model_len
-        if not token_ids or length > bound:
-            raise ValueError(
-                f"{self._spec.engine_id}: a prompt of {len(token_ids)} and {new_tokens} more tokens do not fit into 1..{bound} "
-                "tokens; shorten the prompt or raise rollout.max_context_tokens"
-            )
-        vocabulary = engine.model_config.get_vocab_size()
-        if not 0 <= min(token_ids) <= max(token_ids) < vocabulary:
-            raise ValueError(
-                f"{self._spec.engine_id}: token ids {min(token_ids)}..{max(token_ids)} are outside the model's vocabulary "
-                f"0..{vocabulary - 1}; tokenizer and model do not belong together"
-            )
-
     @asynccontextmanager
     async def _expect(self, what: str, deadline_s: float) -> AsyncIterator[AsyncLLM]:
         """An exchange with the engine process: past the deadline, or on any error of vLLM, the engine is lost."""
@@ -289,3 +285,19 @@ async def _seconds(work: Awaitable[None]) -> float:
     started_s = time.monotonic()
     await work
     return time.monotonic() - started_s
+
+
+def _require_fit(spec: EngineSpec, engine: AsyncLLM, token_ids: Sequence[int], new_tokens: int) -> None:
+    """vLLM checks lengths late and ids not at all: an id beyond the vocabulary would kill the engine process."""
+    length, bound = len(token_ids) + new_tokens, spec.max_model_len
+    if not token_ids or length > bound:
+        raise ValueError(
+            f"{spec.engine_id}: a prompt of {len(token_ids)} and {new_tokens} more tokens do not fit into 1..{bound} "
+            "tokens; shorten the prompt or raise rollout.max_context_tokens"
+        )
+    vocabulary = engine.model_config.get_vocab_size()
+    if not 0 <= min(token_ids) <= max(token_ids) < vocabulary:
+        raise ValueError(
+            f"{spec.engine_id}: token ids {min(token_ids)}..{max(token_ids)} are outside the model's vocabulary "
+            f"0..{vocabulary - 1}; tokenizer and model do not belong together"
+        )

@@ -10,6 +10,7 @@ loading is a plain copy in place, and it is several times faster at equal decode
 models, and vLLM's layerwise cycle is kept because quantised or repacked layers need it.
 """
 
+import logging
 import os
 import pickle
 import threading
@@ -30,6 +31,9 @@ from libra_core.engines.broadcast import BroadcastGroup, join_group
 from libra_core.engines.vllm.lifetime import die_with
 from libra_core.engines.vllm.shared_folder import tell_weights
 from libra_core.engines.weight_source import BroadcastWeights, FileWeights, TensorMeta, WeightSource
+from libra_core.errors import ResourceError
+
+logger = logging.getLogger(__name__)
 
 _BACKEND = "libra"
 _PAGE_BYTES = 4096
@@ -79,7 +83,11 @@ class LibraWeightTransfer(WeightTransferEngine[TransportInfo, LoadInfo]):
     def init_transfer_engine(self, init_info: TransportInfo) -> None:
         if init_info.kind == "broadcast":
             rank = init_info.rank_offset + self.parallel_config.rank
-            self._group = join_group(init_info.host, init_info.port, rank, init_info.world_size, init_info.timeout_s)
+            self._group = None
+            try:
+                self._group = join_group(init_info.host, init_info.port, rank, init_info.world_size, init_info.timeout_s)
+            except ResourceError as error:  # another rank is missing: this one is as good as before, and staging says so
+                logger.warning("%s", error)
 
     def start_staging(self, source: WeightSource, version: int) -> None:
         assert self._thread is None or not self._thread.is_alive(), "one publication at a time"

@@ -105,6 +105,7 @@ PACE = np.dtype(
         ("flops", np.float64),  # of the trainer, achieved
         ("fixed_s", np.float64),
         ("publication_s", np.float64),  # the trainer waits
+        ("published_s", np.float64),  # until the next publication may begin
         ("pause_s", np.float64),  # the engines stand still
         ("switch_s", np.float64),  # colocated: from engines to trainer and back
     ]
@@ -127,6 +128,7 @@ RUN = np.dtype(
         ("busy", np.int64),
         ("train_end_s", np.float64),
         ("trainer_open_s", np.float64),
+        ("published_s", np.float64),  # when the newest publication ends
         ("free_s", np.float64),  # since when the trainer waits
         ("age_since_s", np.float64),  # since when only an age limit keeps it waiting; NEVER when not
         ("mean_context", np.float64),

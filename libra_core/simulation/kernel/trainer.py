@@ -92,7 +92,8 @@ def _begin(s: State) -> None:
     begin = max(run.now_s, run.trainer_open_s)
     seconds = run.work / pace.flops
     run.work = 0.0
-    if run.in_step == pace.batch // pace.group_size:
+    whole = run.in_step == pace.batch // pace.group_size
+    if whole:
         seconds += pace.fixed_s
     blocked = max(min(begin, run.trainer_open_s) - run.free_s, 0.0)
     step.blocked_s += blocked
@@ -102,6 +103,9 @@ def _begin(s: State) -> None:
     step.train_s += seconds
     run.busy = 1
     run.train_end_s = begin + seconds
+    if whole and run.published_s > run.train_end_s:  # one publication at a time
+        step.blocked_s += run.published_s - run.train_end_s
+        run.train_end_s = run.published_s
     if pace.colocated == 1:
         run.train_end_s += pace.switch_s
         step.blocked_s += pace.switch_s
@@ -112,7 +116,7 @@ def _begin(s: State) -> None:
 
 @compiled
 def end_training(s: State) -> None:
-    """After the last group of a step its weights are published: the trainer waits, the engines pause."""
+    """After the last group of a step its weights are published: the trainer waits, or sends and goes on; the engines pause."""
     run, pace = s.run[0], s.pace[0]
     run.train_end_s = NEVER
     run.busy = 0
@@ -126,6 +130,7 @@ def end_training(s: State) -> None:
     if pace.colocated == 1:
         return
     run.trainer_open_s = max(run.trainer_open_s, run.now_s + pace.publication_s)
+    run.published_s = run.now_s + pace.published_s
     for e in range(s.engines.size):
         if s.engines[e].alive == 1:
             pause(s, e, run.now_s + pace.pause_s, pace.recompute_kv == 1)

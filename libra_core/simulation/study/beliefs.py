@@ -1,6 +1,6 @@
 """What planners of the simulated systems believe: the cost evaluator's figures, or the truth's tables."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -16,15 +16,26 @@ from libra_core.costs.api import (
     TransitionCosts,
     load_device,
     load_model,
+    scaled,
 )
 from libra_core.planning.confusion import ORACLE, RouterSkill
 from libra_core.planning.lengths import LengthTable, table_of
-from libra_core.planning.problem import Cluster, Costs, EngineCosts, ModelShape, PlanningProblem, Regime, TrainerCosts
+from libra_core.planning.problem import (
+    SENDING_SHARE,
+    Cluster,
+    Costs,
+    EngineCosts,
+    ModelShape,
+    PlanningProblem,
+    Regime,
+    TrainerCosts,
+)
+from libra_core.planning.training_tree import of_fullest_replica, shape_of
 from libra_core.simulation.study.config import StudyConfig, SystemConfig
 from libra_core.simulation.truth import Truth, load_truth
 from libra_core.simulation.workload.trajectories import Floats, Trajectories
 from libra_core.types.forecast import Mode
-from libra_core.types.plan import Plan
+from libra_core.types.plan import Plan, TrainLayout
 
 _UTILIZATION = 0.9
 _FARTHEST = 3.0
@@ -81,12 +92,12 @@ class Factors:
     """By how much the planner's times are to be multiplied."""
 
     decode: float = 1.0
+    prefill: float = 1.0
     train: float = 1.0
 
     def bounded(self) -> "Factors":
         """Never beyond a factor of three, whatever was measured."""
-        decode, train = (min(max(value, 1 / _FARTHEST), _FARTHEST) for value in (self.decode, self.train))
-        return Factors(decode=decode, train=train)
+        return Factors(**{name: min(max(value, 1 / _FARTHEST), _FARTHEST) for name, value in asdict(self).items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +109,9 @@ class Scaled:
     factors: Factors
 
     def coefficients(self, tp: int) -> StepCoefficients:
-        law, factor = self.engines.coefficients(tp), self.factors.decode
-        return replace(law, a_s=law.a_s * factor, b_s=law.b_s * factor, c_s=law.c_s * factor)
+        law = self.engines.coefficients(tp)
+        decode, prefill = scaled(law, self.factors.decode), scaled(law, self.factors.prefill)
+        return replace(decode, **{name: getattr(prefill, name) for name in StepCoefficients.__slots__ if "prefill" in name})
 
     def kv_tokens(self, tp: int, utilization: float | None = None) -> int:
         return self.engines.kv_tokens(tp, utilization)
@@ -142,6 +154,18 @@ def _costs(device_name: str, model_name: str, node: int, truth_path: str | None,
     return Costs(engines=engines, trainer=trainer, moving=TransitionCosts(device, model)), shape
 
 
+def believed_train_s(study: StudyConfig, layout: TrainLayout, tokens: Floats, steps: int) -> float:
+    """Mean over whole steps that trained trajectories of `tokens` `[n]`."""
+    load = TrainingLoad(
+        num_sequences=study.batch,
+        tokens=float(tokens.sum()) / steps,
+        squared_tokens=float((tokens**2).sum()) / steps,
+        longest_tokens=float(tokens.max()),
+    )
+    trainer = costs_of(study)[0].trainer
+    return trainer.estimate(shape_of(layout), of_fullest_replica(load, layout.dp)).t_train_s
+
+
 NO_CORRECTION = Factors()
 _MODES = {
     "asynchronous": (Mode.ASYNCHRONOUS,),
@@ -172,6 +196,7 @@ def problem(
             age_slack=system.age_slack,
             kv_fill=system.kv_fill or 1.0,
             streamed=(False, True) if system.streamed else (False,),
+            trainer_waits=SENDING_SHARE if system.overlap else 1.0,
             modes=_MODES[system.mode],
         ),
         lengths=lengths,

@@ -1,7 +1,8 @@
 """The bound that no system passes: terms A and B of DESIGN section 5 alone, so that no trajectory is ever waited for.
 
 All GPUs do useful work in full decode batches, split in any fraction; training runs in the fastest layout that any number of them
-admits. What each step costs whatever the lengths are is charged: the optimizer, and the publication on both sides.
+admits. What each step costs whatever the lengths are is charged: the optimizer, and of the publication what the trainer sends and
+the engines pause for.
 """
 
 import numpy as np
@@ -42,7 +43,7 @@ def _least_seconds(study: StudyConfig, truth: Truth, work: Trajectories, slowdow
     best = min(_engine_gpu_seconds(law, work) * tp for tp, law in truth.engines.items())
     rollout_s = best / (study.gpus - train_gpus)
     steps, publication = len(work) / study.batch, truth.publication
-    each_train_s = steps * (truth.trainer.fixed_s + publication.trainer_waits_s)
+    each_train_s = steps * (truth.trainer.fixed_s + publication.keeps_trainer_s(overlap=True))
     return float(np.maximum(np.array(train_s) + each_train_s, rollout_s + steps * publication.engines_pause_s).min())
 
 

@@ -46,6 +46,8 @@ class SystemConfig(Section):
     elastic: bool = False
     """Replicas change sides through the hybrid pool, without rebuilding the trainer."""
     most_calls_first: bool = False
+    overlap: bool = False
+    """Publications overlap with training; the trainer waits only while it sends."""
     publication_s: float | None = Field(default=None, ge=0)
     """Slow synchronisation, such as over files and restarts, or a slow switch of sides; unset: the truth's."""
     lengths_known: bool = False

@@ -13,10 +13,10 @@ from libra_core.planning.experience import CostBook, ErrorBook
 from libra_core.planning.joint_search import plan_resources
 from libra_core.planning.lengths import LengthTable
 from libra_core.planning.placement import most_engines
-from libra_core.planning.problem import Cluster, PlanningProblem
-from libra_core.planning.proposals import choose, flips, forecast_of
+from libra_core.planning.problem import Cluster, PlanningProblem, Regime
+from libra_core.planning.proposals import at_work, choose, flips, forecast_of
 from libra_core.planning.training_tree import Cuts, shape_of
-from libra_core.simulation.study.beliefs import NO_CORRECTION, Factors, costs_of, length_table_of, problem
+from libra_core.simulation.study.beliefs import NO_CORRECTION, Factors, believed_train_s, costs_of, length_table_of, problem
 from libra_core.simulation.study.config import StudyConfig, SystemConfig
 from libra_core.simulation.study.splits import Start
 from libra_core.simulation.truth import TransitionTruth
@@ -27,6 +27,10 @@ from libra_core.types.plan import Plan, RolloutLayout
 from libra_core.types.transition import Tier, TransitionCost
 
 HISTORY_STEPS = 8
+_KNOWN = 0.01
+"""Error of forecasts for trajectories that are known."""
+_TRAINED_STEPS = 40
+"""Measured training steps that beliefs are corrected by: enough for what steps scatter by to even out."""
 
 
 class Controller(Protocol):
@@ -70,7 +74,7 @@ class Replanner:
         bench = open_bench(asked, Cuts())
         current = forecast_of(bench, world.plan, running)
         if self.system.corrects:
-            self._correction = self._corrected(world, current)
+            self._correction = self._corrected(world, asked.regime)
             asked = self._asked(world, lengths)
             bench = open_bench(asked, Cuts())
             current = forecast_of(bench, world.plan, running)
@@ -84,7 +88,8 @@ class Replanner:
                 current=current,
                 candidate=candidate,
                 cost=book.expected(self._tier(world.plan, candidate.plan)),
-                forecast_error=0.01 if self.system.lengths_known else self._errors.error,
+                forecast_error=_KNOWN if self.system.lengths_known else self._errors.error,
+                forecast_bias=None if self.system.lengths_known else self._errors.bias,
             )
             for candidate in candidates
         ]
@@ -135,17 +140,31 @@ class Replanner:
         age = np.where(np.repeat(steps[groups.min() : groups.max() + 1] < 0, size), 1e3, age)
         return length_table_of(world.trajectories.rows(low, high), age)
 
-    def _corrected(self, world: World, current: Candidate) -> Factors:
-        """Measured training time, and the engines' decode time over what the believed law makes of the steps they counted."""
-        steps = world.state.steps[max(0, world.version - self.study.replan_every) : world.version]
-        train = self._correction.train * float(steps.train_s.mean()) / current.forecast.t_train_s
+    def _corrected(self, world: World, regime: Regime) -> Factors:
+        """Measured training time over what is believed of the same trajectories; the engines' decode time over what the believed
+        law makes of the steps they counted; and what they prefilled again, as prefill."""
+        costs = costs_of(self.study)[0].engines
         engines = world.state.engines[world.alive()]
         believed_s = 0.0
         for engine in engines:
-            law = costs_of(self.study)[0].engines.coefficients(int(engine.tp))
+            law = costs.coefficients(int(engine.tp))
             believed_s += law.a_s * engine.decode_steps + law.b_s * engine.decode_tokens + law.c_s * engine.decode_context
-        decode = float(engines.decode_s.sum()) / believed_s if believed_s > 0 else self._correction.decode
-        return Factors(decode=decode, train=train).bounded()
+        prefill_s = float(engines.prefilled_s.sum())
+        return Factors(
+            decode=float(engines.decode_s.sum()) / believed_s if believed_s > 0 else self._correction.decode,
+            prefill=1 + float(engines.reprefilled_s.sum()) / prefill_s if prefill_s > 0 else self._correction.prefill,
+            train=self._train_factor(world, regime),
+        ).bounded()
+
+    def _train_factor(self, world: World, regime: Regime) -> float:
+        """Over the steps since the plan changed, at most `_TRAINED_STEPS`."""
+        first = max(self._past.switched_at or 0, world.version - _TRAINED_STEPS)
+        steps = world.state.groups.step
+        trained = np.repeat((steps >= first) & (steps < world.version), self.study.group_size)
+        tokens = world.trajectories.total_tokens[: trained.size][trained]
+        lost = regime.streamed_loss if world.pacing.streamed else 1.0
+        believed_s = lost * believed_train_s(self.study, at_work(world.plan)[0], tokens, world.version - first)
+        return float(world.state.steps.train_s[first : world.version].mean()) / believed_s
 
     def _compare_with_forecast(self, world: World, current: Candidate) -> None:
         if self._seen_version:

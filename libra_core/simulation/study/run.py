@@ -81,7 +81,12 @@ def truth_of(study: StudyConfig, system: SystemConfig) -> Truth:
     truth = study.mismatch.applied(load_truth(study.path(study.truth)))
     if system.publication_s is None:
         return truth
-    slow = {"trainer_waits_s": system.publication_s, "engines_pause_s": system.publication_s, "recompute_kv": True}
+    slow = {
+        "trainer_waits_s": system.publication_s,
+        "trainer_sends_s": None,
+        "engines_pause_s": system.publication_s,
+        "recompute_kv": True,
+    }
     switch_s = max(truth.colocated_switch_s, system.publication_s)
     return truth.model_copy(update={"publication": truth.publication.model_copy(update=slow), "colocated_switch_s": switch_s})
 
@@ -115,6 +120,7 @@ def open_world(study: StudyConfig, system: SystemConfig, start: Start, truth: Tr
         colocated=start.candidate.mode is Mode.COLOCATED,
         kv_fill=NO_CAP if system.kv_fill is None else system.kv_fill,
         most_calls_first=system.most_calls_first,
+        overlap=system.overlap,
     )
     return World(truth, work, pacing, start.plan)
 

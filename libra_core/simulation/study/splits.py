@@ -53,7 +53,7 @@ def grid(study: StudyConfig, system: SystemConfig, lengths: LengthTable, sizes: 
     best: dict[tuple[int, int], int] = {}
     for row, choice in enumerate(found.choices):
         key = (choice.leaf.layout.num_gpus, choice.tp)
-        if key not in best or found.solution.t_iter_s[row] < found.solution.t_iter_s[best[key]]:
+        if key not in best or found.solution.forecast_s[row] < found.solution.forecast_s[best[key]]:
             best[key] = row
     wanted = {_nearest(best, float(target)) for target in np.linspace(study.gpus / 6, study.gpus * 5 / 6, sizes)}
     rows = [row for (gpus, _), row in sorted(best.items()) if gpus in wanted]

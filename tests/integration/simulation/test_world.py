@@ -1,6 +1,7 @@
 """Admission, the trainer, conservation, determinism, transitions and failures of whole worlds."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from libra_core.runtime.admission import StepWindow, select_groups
+from libra_core.simulation.truth import Truth
 from libra_core.simulation.world import Failure, World
 from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
 from support.simulation import agents, finished, pacing, plan, truth
@@ -91,6 +93,29 @@ def test_a_transition_holds_the_trainer_back() -> None:
     still.run_to(3)
     moved.run_to(3)
     assert moved.now_s >= still.now_s + 400
+
+
+def slow_to_publish(seconds: float, sending: float) -> Truth:
+    usual = truth(publication_s=seconds)
+    return usual.model_copy(update={"publication": usual.publication.model_copy(update={"trainer_sends_s": sending})})
+
+
+def test_an_overlapped_publication_keeps_the_trainer_only_while_it_sends() -> None:
+    work, how, busy = agents(1024), pacing(64, staleness=4, streamed=True), plan(engines=8)
+    waiting, overlapped = (
+        finished(work, replace(how, overlap=overlap), busy, world_truth=slow_to_publish(8.0, 2.0)) for overlap in (False, True)
+    )
+    assert waiting.state.steps.blocked_s[5:12] == pytest.approx(8.0)
+    assert overlapped.state.steps.blocked_s[5:12] == pytest.approx(2.0)
+    assert overlapped.now_s < waiting.now_s - 4 * 6.0
+    groups = overlapped.state.groups[: int(overlapped.state.run[0].version) * 16]
+    assert (groups.step - groups.version).max() <= 4
+
+
+def test_the_next_publication_waits_for_the_end_of_the_one_before() -> None:
+    how = pacing(64, staleness=4, streamed=True, overlap=True)
+    world = finished(agents(1024), how, plan(engines=8), world_truth=slow_to_publish(500.0, 0.0))
+    assert np.diff(world.state.steps.ended_s[: world.version]).min() >= 500.0
 
 
 @given(st.integers(0, 10_000), st.integers(0, 2), st.integers(0, 2))

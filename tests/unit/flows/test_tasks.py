@@ -40,6 +40,11 @@ def test_each_task_makes_one_call(backend: FakeBackend, session: SessionRef) -> 
     assert (backend.taken, backend.updates, backend.published, backend.checkpoints) == ([3], ["step-000003"], [4], [4])
 
 
+def test_a_checkpoint_waits_for_the_publication_of_its_weights(backend: FakeBackend, session: SessionRef) -> None:
+    save_checkpoint.fn(session, 4)
+    assert (backend.settled, backend.checkpoints) == ([0], [4])
+
+
 def test_reward_of_the_batch_is_returned(session: SessionRef) -> None:
     assert score_trajectories.fn(session, BatchId("step-000005")).mean == pytest.approx(0.5)
 

@@ -87,6 +87,18 @@ def test_a_repartition_must_win_twice_in_a_row() -> None:
     assert decide(look(SLOW, other, step=40), POLICY, interrupted).reason is Reason.NOT_PERSISTENT
 
 
+def test_a_repartition_is_held_to_what_does_not_even_out_over_its_looks_and_a_flip_to_the_error_of_one() -> None:
+    """8 % of scatter leave 5.7 % over two looks, so that a gain of 6.5 % is one; unless the forecasts are biased by more."""
+    ready = PastLooks(streak=1)
+    repartition = replace(look(SLOW, candidate(plan(engines=3, tp=2), 18.7)), forecast_bias=-0.02)
+    assert decide(repartition, POLICY, ready).reason is Reason.PAYS
+    assert decide(repartition, replace(POLICY, persistence_looks=1), ready).reason is Reason.BELOW_ERROR
+    assert decide(replace(repartition, forecast_bias=-0.07), POLICY, ready).reason is Reason.BELOW_ERROR
+    assert decide(replace(repartition, forecast_bias=None), POLICY, ready).reason is Reason.BELOW_ERROR
+    flip = replace(look(SLOW, candidate(TRAINING, 18.7)), forecast_bias=0.0)
+    assert decide(flip, POLICY, ready).reason is Reason.BELOW_ERROR
+
+
 def test_profiles_that_alternate_switch_at_most_once_per_cooldown() -> None:
     """Each look sees the other plan twice as fast, for free: the worst case for a rule without memory."""
     past, running, switches = NEVER, SERVING, []

@@ -38,6 +38,14 @@ def test_recent_errors_count_more() -> None:
     assert improving.error == pytest.approx(0.8 / 1.8)
 
 
+def test_over_and_under_even_out_in_the_bias() -> None:
+    scattered = ErrorBook().including(13.0, 10.0).including(8.0, 10.0)
+    assert scattered.error == pytest.approx((0.8 * 0.3 + 0.2) / 1.8)
+    assert scattered.bias == pytest.approx((0.8 * 0.3 - 0.2) / 1.8)
+    assert ErrorBook().including(8.0, 10.0).including(8.0, 10.0).bias == pytest.approx(-0.2)
+    assert ErrorBook().bias == 0.0
+
+
 def test_what_was_learnt_survives_a_checkpoint() -> None:
     learnt = CostBook(priors=PRIORS).including(Tier.FLIP, TransitionCost(drain_s=2.0, start_s=4.0))
     errors = ErrorBook().including(20.0, 10.0).including(10.0, 10.0)

@@ -13,7 +13,7 @@ from libra_core.planning.confusion import RouterSkill
 from libra_core.planning.example_lengths import LAWS, example_records
 from libra_core.planning.joint_search import evaluate_all, plan_resources
 from libra_core.planning.lengths import length_table
-from libra_core.planning.objective import BIAS, solve
+from libra_core.planning.objective import solve
 from libra_core.planning.placement import fits_nodes
 from libra_core.planning.problem import Cluster, PlanningProblem
 from libra_core.planning.training_tree import Cuts, TrainLeaf
@@ -58,7 +58,7 @@ def exhaustive_least_s(asked: PlanningProblem) -> float:
                         for kind in (False, True)
                     ]
     fitting = [choice for choice in choices if choice.engines <= asked.cluster.groups_of(choice.tp)]
-    return BIAS * float(solve(options_of(fitting), bench.curves, asked.regime).t_iter_s.min())
+    return float(solve(options_of(fitting), bench.curves, asked.regime).forecast_s.min())
 
 
 SMALL = st.builds(
@@ -147,7 +147,7 @@ def test_relaxations_are_computed_and_help() -> None:
 
 
 def test_tie_goes_to_the_running_plan() -> None:
-    costs = replace(problem().costs, trainer=PlainTrainer(seconds_per_token=8e-4))
+    costs = replace(problem().costs, trainer=PlainTrainer(seconds_per_token=1.2e-3))
     asked = problem(48, 768, modes=(Mode.ASYNCHRONOUS,), streamed=(True,), staleness=2, costs=costs)
     best = plan_resources(asked).best
     tied = [item for item in plan_resources(asked).runner_ups if item.forecast.t_iter_s < best.forecast.t_iter_s * (1 + 1e-7)]

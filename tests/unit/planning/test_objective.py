@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from libra_core.planning.candidates import Bench, Choice, open_bench, options_of
 from libra_core.planning.latency import backlog_s, expected_maximum
 from libra_core.planning.lengths import LengthTable
-from libra_core.planning.objective import Solution, group_term, solve
+from libra_core.planning.objective import BIAS, Solution, group_term, solve
 from libra_core.planning.problem import PlanningProblem, Regime
 from libra_core.planning.training_tree import Cuts, TrainLeaf
 from libra_core.types.forecast import Mode
@@ -68,7 +68,7 @@ def written_out(lengths: LengthTable, regime: Regime, one: Choice) -> float:
         landed = [groups[np.searchsorted(share, u ** (1 / regime.group_size))] for u in (0.02, 0.2, 0.4, 0.6, 0.8)]
         late = [(train - FIXED_S) * (1 - u) - (latest - at) for u, at in zip((0.02, 0.2, 0.4, 0.6, 0.8), landed, strict=True)]
         left = max(left, FIXED_S + max(late)) if one.streamed else left
-        return max(fleet, train, latest + left + PUBLICATION_S)
+        return max(fleet, train / BIAS, latest + left + PUBLICATION_S)
 
     def bound(T: float) -> float:
         slowest = largest(latencies(T - PUBLICATION_S - left / (eta + 1 + X)), K) + left + PUBLICATION_S
@@ -77,7 +77,8 @@ def written_out(lengths: LengthTable, regime: Regime, one: Choice) -> float:
         kept_up = (group + width / 2) / (eta + 1)
         return max(slowest / (eta + 1 + X), kept_up if width <= kept_up else group / (eta + 0.5))
 
-    return max(fleet, train, bisected(bound, max(fleet, train), 1e6))
+    floor = max(fleet, train / BIAS)
+    return max(floor, bisected(bound, floor, 1e6))
 
 
 def spread(values: np.ndarray, weight: np.ndarray, draws: int) -> float:
@@ -109,7 +110,7 @@ def test_table_of_latencies_agrees_with_the_formula(
 def test_slow_trainer_binds_alone() -> None:
     _, solution = solved(problem(48, 256), choice(8, 3, 5000.0, streamed=True))
     assert solution.terms(0).binding.value == "A"
-    assert float(solution.t_iter_s[0]) == pytest.approx(5250.0)
+    assert float(solution.forecast_s[0]) == pytest.approx(5250.0)
 
 
 def test_few_engines_bind_by_their_throughput() -> None:

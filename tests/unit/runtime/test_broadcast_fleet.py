@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.exceptions import RayActorError, RayTaskError
 
 from libra_core.config.loading import validate_config
 from libra_core.engines.weight_source import BroadcastWeights
-from libra_core.errors import DeadlineError, EngineLostError
+from libra_core.errors import CheckpointError, DeadlineError, EngineLostError, ResourceError
 from libra_core.runtime.engine_slots import StartedEngine
 from libra_core.runtime.fleet_keeper import FleetKeeper, member_of
 from libra_core.runtime.router import FleetRouter
@@ -23,14 +24,22 @@ CANARY = (1, 2, 3)
 class Engine:
     """Takes weights in the group that it joined last."""
 
-    def __init__(self, *, fails: bool = False) -> None:
-        self.fails = fails
+    def __init__(self, *, fails: Exception | None = None, alive: bool = True) -> None:
+        self.fails, self.alive = fails, alive
         self.rank: int | None = None
         self.version = 0
 
     @property
+    def ping(self) -> Remote:
+        async def ping() -> None:
+            if not self.alive:
+                raise RayActorError
+
+        return Remote(ping)
+
+    @property
     def open_transport(self) -> Remote:
-        async def open_transport(_kind: str, _host: str, _port: int, rank: int, _world_size: int) -> None:
+        async def open_transport(_kind: str, _host: str, _port: int, rank: int, _world_size: int, _timeout_s: float) -> None:
             self.rank = rank
 
         return Remote(open_transport)
@@ -39,8 +48,8 @@ class Engine:
     def update_weights(self) -> Remote:
         async def update_weights(_source: Any, version: PolicyVersion, *_: Any) -> EnginePublication:
             assert self.rank is not None, "it would wait for ever for tensors of a group that it is not in"
-            if self.fails:
-                raise TimeoutError
+            if self.fails is not None:
+                raise self.fails
             self.version = version
             return EnginePublication(engine_id=EngineId("e"), pause_s=0.0, load_s=0.0, resume_s=0.0)
 
@@ -60,18 +69,25 @@ def keeper_of(folder: Path, *engines: StartedEngine, join_s: float = 30.0) -> Fl
         }
     )
     router = FleetRouter(config, laws=None, folder=folder, resumed=None)
-    keeper = FleetKeeper(config, None, lambda _: None, lambda *_: None, router)
+    keeper = FleetKeeper(config, None, lambda work: work.close(), lambda *_: None, router)
     for engine in engines:
         keeper.fleet.add(member_of(engine))
     return keeper
 
 
-async def publish(keeper: FleetKeeper, version: int) -> dict[EngineId, int]:
+def order(version: int) -> PublicationOrder:
+    return PublicationOrder(version=PolicyVersion(version), source=BroadcastWeights(tensors=()))
+
+
+async def publish(keeper: FleetKeeper, version: int, *, whole: bool = True) -> dict[EngineId, int]:
     """As the publisher does it; returns the group."""
     assert await keeper.begin_publication(0.1)
-    group = keeper.form_group()
-    await keeper.open_broadcast("127.0.0.1", 1, 1 + sum(group.values()))
-    await keeper.publish(PublicationOrder(version=PolicyVersion(version), source=BroadcastWeights(tensors=())))
+    group = await keeper.form_group()
+    await keeper.round.open("127.0.0.1", 1, 1 + sum(group.values()), 5.0)
+    publishing = asyncio.create_task(keeper.publish(order(version)))
+    await asyncio.sleep(0)
+    keeper.round.end(whole=whole)
+    await publishing
     keeper.end_publication()
     return group
 
@@ -99,10 +115,10 @@ def test_one_that_comes_after_the_group_was_formed_waits_for_the_next(tmp_path: 
         second = Engine()
         keeper = keeper_of(tmp_path, started("a", Engine()))
         await publish(keeper, 1)
-        keeper.form_group()
+        await keeper.form_group()
         joining = asyncio.create_task(keeper.admit(started("b", second), CANARY))
         await asyncio.sleep(0.05)
-        await keeper.publish(PublicationOrder(version=PolicyVersion(2), source=BroadcastWeights(tensors=())))
+        await keeper.publish(order(2))
         assert not joining.done()
         await publish(keeper, 3)
         await joining
@@ -142,7 +158,7 @@ def test_one_that_takes_no_weights_is_told_to_whoever_brings_it_and_nobody_else_
     async def claim() -> None:
         keeper = keeper_of(tmp_path, started("a", Engine()))
         await publish(keeper, 1)
-        joining = asyncio.create_task(keeper.admit(started("b", Engine(fails=True)), CANARY))
+        joining = asyncio.create_task(keeper.admit(started("b", Engine(fails=TimeoutError())), CANARY))
         await asyncio.sleep(0.05)
         await publish(keeper, 2)
         with pytest.raises(EngineLostError, match="b did not load version 2"):
@@ -163,5 +179,60 @@ def test_one_that_is_withdrawn_while_it_waits_does_not_serve_later(tmp_path: Pat
         with pytest.raises(EngineLostError, match="b was withdrawn before it had weights"):
             await joining
         assert await publish(keeper, 2) == {"a": 1}
+
+    asyncio.run(claim())
+
+
+def not_staged() -> Exception:
+    return RayTaskError("update_weights", "traceback", CheckpointError("b keeps version 1: connection reset by peer"))
+
+
+def test_when_the_trainer_could_not_send_all_the_others_serve_on_and_take_the_repeat(tmp_path: Path) -> None:
+    async def claim() -> None:
+        dead, other = Engine(), Engine()
+        keeper = keeper_of(tmp_path, started("a", dead), started("b", other))
+        await publish(keeper, 1)
+        dead.fails, other.fails = RayActorError(), not_staged()
+        await publish(keeper, 2, whole=False)
+        assert (list(keeper.fleet.members), other.version) == (["b"], 1)
+        other.fails = None
+        assert await publish(keeper, 2) == {"b": 1}
+        assert (other.version, other.rank) == (2, 1)
+
+    asyncio.run(claim())
+
+
+def test_one_that_a_whole_broadcast_did_not_reach_is_replaced(tmp_path: Path) -> None:
+    async def claim() -> None:
+        keeper = keeper_of(tmp_path, started("a", Engine()), started("b", Engine(fails=not_staged())))
+        await publish(keeper, 1)
+        assert list(keeper.fleet.members) == ["a"]
+
+    asyncio.run(claim())
+
+
+def test_one_that_died_unnoticed_is_no_member_of_the_group(tmp_path: Path) -> None:
+    async def claim() -> None:
+        dead = Engine()
+        keeper = keeper_of(tmp_path, started("a", Engine()), started("b", dead))
+        await publish(keeper, 1)
+        dead.alive = False
+        assert await publish(keeper, 2) == {"a": 1}
+        assert list(keeper.fleet.members) == ["a"]
+
+    asyncio.run(claim())
+
+
+def test_a_group_that_one_engine_does_not_join_is_of_no_use(tmp_path: Path) -> None:
+    async def claim() -> None:
+        keeper = keeper_of(tmp_path, started("a", Engine()))
+        await keeper.form_group()
+
+        async def refuse(*_: Any) -> None:
+            raise RayActorError
+
+        keeper.round.members[0].handle = type("Dead", (), {"open_transport": Remote(refuse)})()
+        with pytest.raises(ResourceError, match="1 of 1 engines did not join a broadcast"):
+            await keeper.round.open("127.0.0.1", 1, 2, 5.0)
 
     asyncio.run(claim())
