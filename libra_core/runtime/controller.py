@@ -236,7 +236,7 @@ class ClusterControllerActor:
             f"trainer group {first // layout.tp}": self._trainers[first : first + layout.tp]
             for first in range(0, len(self._trainers), layout.tp)
         }
-        tp_groups |= {str(slot.engine_id): [slot.handle] for slot in self._core.slots}
+        tp_groups |= {str(slot.engine_id): [slot.handle] for slot in self._core.started}
         for worker in self._pool.workers:
             tp_groups |= {str(slot.engine_id): [slot.handle] for slot in worker.engines}
             if worker.ranks:

@@ -60,7 +60,8 @@ class CoreEngines:
 
     `engine-N` of a transition is the N-th place; engines that a transition brings get numbers after the last. `settle` numbers
     the places as the plan that is active then counts its engines. Ids of engines are never used again, so they tell nothing of
-    places. Every action is idempotent and may find the one before half done; a failed one leaves the rest to its inverse.
+    places. Actions on several places may run side by side. Every action is idempotent and may find the one before half done; a
+    failed one leaves the rest to its inverse.
     """
 
     def __init__(self, config: LibraConfig, starter: Starter, reserve: Reserve, replacements: "itertools.count[int]") -> None:
@@ -75,6 +76,11 @@ class CoreEngines:
     @property
     def slots(self) -> list[EngineSlot]:
         return [place.slot for place in self._places.values() if place.slot is not None]
+
+    @property
+    def started(self) -> list[EngineSlot]:
+        """Of these only those whose engine is up: an engine that starts answers late."""
+        return [place.slot for place in self._places.values() if place.slot is not None and _has_engine(place)]
 
     async def start_first(self, degrees: Sequence[int]) -> list[StartedEngine]:
         """When the run starts: the coordinator takes these engines as they are."""
