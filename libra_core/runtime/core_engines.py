@@ -25,8 +25,10 @@ from libra_core.types.transition import Action, Transition, Verb
 
 logger = logging.getLogger(__name__)
 
-Reserve = Callable[[str, int], Awaitable[Placement]]
-"""So many devices in one node, under this name."""
+_FREED_S = 60.0
+"""In a transition devices are given back before they are asked for: Ray has only to notice."""
+Reserve = Callable[[str, int, float], Awaitable[Placement]]
+"""So many devices in one node, under this name and within so many seconds."""
 
 
 class Starter(Protocol):
@@ -70,6 +72,7 @@ class CoreEngines:
         self._reserve = reserve
         self._replacements = replacements
         self._names = itertools.count(0)
+        self._reserve_s = config.rollout.engine_start_deadline_s
         self._places: dict[int, CorePlace] = {}
         self.coordinator: ActorHandle = None
 
@@ -88,6 +91,7 @@ class CoreEngines:
         started = await asyncio.gather(*(self._ensure(place, self._new_id()) for place in self._places.values()))
         for place in self._places.values():
             place.serves = True
+        self._reserve_s = min(self._reserve_s, _FREED_S)
         return list(started)
 
     async def perform(self, action: Action) -> None:
@@ -203,7 +207,7 @@ class CoreEngines:
         """An engine of this name in the place, in the devices that it holds or in others."""
         place.started = None
         if place.slot is None:
-            placement = await self._reserve(engine_id, place.tp)
+            placement = await self._reserve(engine_id, place.tp, self._reserve_s)
             place.slot = self._starter.open(engine_id, place.tp, placement)
         else:
             self._starter.kill(place.slot)
