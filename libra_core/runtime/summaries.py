@@ -44,7 +44,7 @@ def summarise_batch(
         longest_tokens=max(lengths, default=0),
         longest_generated_tokens=max((t.generated_tokens for t in samples), default=0),
         squared_tokens=sum(length**2 for length in lengths),
-        longest_tool_s=max((sum(answer.duration_s for answer in t.tool_returns) for t in samples), default=0.0),
+        longest_tool_s=max((sum(a.duration_s + a.waited_s for a in t.tool_returns) for t in samples), default=0.0),
         mean_turns=fmean(t.turns for t in samples) if samples else 0.0,
         truncated=sum(t.finish_reason is FinishReason.LENGTH for t in samples),
         tool_calls=len(tool_returns),
@@ -55,6 +55,8 @@ def summarise_batch(
         tool_p90_s=quantiles((answer.duration_s for answer in tool_returns), n=10, method="inclusive")[-1]
         if len(tool_returns) > 1
         else 0.0,
+        tool_queue_mean_s=fmean(answer.waited_s for answer in tool_returns) if tool_returns else 0.0,
+        tool_queue_max_s=max((answer.waited_s for answer in tool_returns), default=0.0),
         staleness_mean=fmean(staleness) if staleness else 0.0,
         staleness_max=max(staleness, default=0),
         staleness_histogram=dict(sorted(Counter(staleness).items())),

@@ -88,7 +88,9 @@ async def play(workload: str, seed: int, witness: Path, episodes: int) -> CheckR
     with tempfile.TemporaryDirectory() as folder:
         write_byte_model(Path(folder))
         built = await asyncio.to_thread(build_workload, config, Path(folder))
-    plan = CheckPlan(episodes=episodes, at_once=8, max_turns=4, tool_deadline_s=60.0, score_deadline_s=600.0)
+    plan = CheckPlan(
+        episodes=episodes, at_once=8, max_turns=4, tool_deadline_s=60.0, score_deadline_s=600.0, queue_deadline_s=600.0
+    )
     checker = Checker(built.environment, byte_codec(), plan)
     prompts: Iterator[Prompt] = itertools.islice(built.prompts.training(0), episodes)
     return await checker.run(prompts, lambda number: Escapist(random.Random(f"{seed}/{number}"), witness), lambda done: None)

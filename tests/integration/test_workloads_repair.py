@@ -99,7 +99,9 @@ def play(prepared: Path, *turns: str, episodes: int = 1, at_once: int = 1) -> Ch
     repositories = MutatedPackages(prepared, [TASK], host, test_wall_s=30.0)
     environment = R2EGymEnvironment(CODEC, R2EGymConfig(), repositories)
     prompt = IssueSource(Chat(CODEC), [TASK], [], seed=0).prompt(TASK)
-    plan = CheckPlan(episodes=episodes, at_once=at_once, max_turns=6, tool_deadline_s=60.0, score_deadline_s=120.0)
+    plan = CheckPlan(
+        episodes=episodes, at_once=at_once, max_turns=6, tool_deadline_s=60.0, score_deadline_s=120.0, queue_deadline_s=120.0
+    )
     checker = Checker(environment, CODEC, plan)
 
     def agent(number: int) -> Reciting | ScriptedRepairer | Babbler:

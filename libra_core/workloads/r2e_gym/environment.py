@@ -1,6 +1,5 @@
 """Tools and rewards of repairing a mutated package."""
 
-import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -74,9 +73,8 @@ class RepairEpisode:
         command = command_of(call)
         if isinstance(command, str):
             return self._environment.answer(call, ToolStatus.MALFORMED, f"{command}\n{USAGE}", 0.0)
-        started_s = time.perf_counter()
         result = await self._sandbox.run(command)
-        return self._environment.answer(call, result.status, result.text, time.perf_counter() - started_s)
+        return self._environment.answer(call, result.status, result.text, result.duration_s)
 
     async def submission(self) -> str:
         return await self._environment.collect(self._sandbox, self._instance)
