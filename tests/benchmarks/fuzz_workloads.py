@@ -34,6 +34,7 @@ from libra_core.workloads.search_r1.tag_environment import last_answer, parse_se
 _ROUND_EPISODES = 24
 _ROUND_TEXTS = 2000
 _SHOWN_ROUNDS = 12
+_CODEC = byte_codec()
 _PLAN = CheckPlan(
     episodes=_ROUND_EPISODES, at_once=8, max_turns=4, tool_deadline_s=60.0, score_deadline_s=600.0, queue_deadline_s=600.0
 )
@@ -137,7 +138,7 @@ class Fuzz:
     async def _round(self, workload: Workload, number: int) -> CheckReport:
         start = number * _ROUND_EPISODES
         prompts: Iterator[Prompt] = workload.prompts.training(start)
-        checker = Checker(workload.environment, byte_codec(), _PLAN)
+        checker = Checker(workload.environment, _CODEC, _PLAN)
         return await checker.run(prompts, lambda n: Escapist(random.Random(f"{start + n}"), self.witness), lambda done: None)
 
 
