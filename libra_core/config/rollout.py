@@ -104,7 +104,7 @@ class RolloutConfig(Section):
     kv_transfer: KvTransferConfig = KvTransferConfig()
     turn_deadline_s: float = Field(default=120.0, gt=0)
     """An engine that returns no turn within this time counts as lost."""
-    tool_deadline_s: float = Field(default=20.0, gt=0)
+    tool_deadline_s: float = Field(default=60.0, gt=0)
     """A tool that gives no answer within this time of its start is answered for with status `timeout`."""
     queue_deadline_s: float = Field(default=300.0, gt=0)
     """How long a tool call or a scoring may wait for places on the host (`tool_threads`, and the workload's

@@ -337,7 +337,7 @@ def test_a_supervisor_that_does_not_report_has_lost_the_sandbox(monkeypatch: pyt
 
     monkeypatch.setattr(local, "launch", hanging)
     monkeypatch.setattr(local, "_SLACK_S", 0.2)
-    monkeypatch.setattr(process, "_GRACE_S", 0.2)
+    monkeypatch.setattr(process, "GRACE_S", 0.2)
     with pytest.raises(SandboxLostError, match="without a report"):
         Trial(isolation=Isolation.UNSAFE).run("true", wall_s=0.1)
 
