@@ -12,9 +12,9 @@ from prefect import flow, get_run_logger
 
 from flows.parameters import ReplanParameters
 from flows.replanning import ask_for_look
-from libra_core.errors import CheckpointError, DeadlineError
+from flows.running import chosen_run
+from libra_core.errors import DeadlineError
 from libra_core.tracking.decisions import read_decisions
-from libra_core.tracking.run_folder import read_journal
 from tasks.pictures import flush
 from tasks.plan_words import decision_line
 from tasks.replanning import show_decision
@@ -25,7 +25,7 @@ _LOOK_S = 0.5
 @flow(name="libra-replan", persist_result=False)
 def replan(parameters: ReplanParameters) -> Mapping[str, Any]:
     """Ask, wait, show; returns the row of the ledger."""
-    run_dir = chosen_run(parameters)
+    run_dir = chosen_run(Path(parameters.run) if parameters.run else None, Path(parameters.root))
     known = len(read_decisions(run_dir))
     ask_for_look(run_dir)
     row = wait_for_look(run_dir, known, parameters.deadline_s)
@@ -33,18 +33,6 @@ def replan(parameters: ReplanParameters) -> Mapping[str, Any]:
     show_decision(row)
     flush()
     return row
-
-
-def chosen_run(parameters: ReplanParameters) -> Path:
-    """Raises `CheckpointError` when there is no such run, or none that runs."""
-    if parameters.run is not None:
-        read_journal(Path(parameters.run))
-        return Path(parameters.run)
-    folders = sorted(Path(parameters.root).glob("*/journal.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for journal in folders:
-        if read_journal(journal.parent).session is not None:
-            return journal.parent
-    raise CheckpointError(f"no training runs under {parameters.root}; name its folder with `run`, or start one")
 
 
 def wait_for_look(run_dir: Path, known: int, deadline_s: float) -> Mapping[str, Any]:

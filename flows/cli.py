@@ -77,7 +77,22 @@ def train(
     from flows.parameters import TrainParameters
 
     parameters = TrainParameters(config=str(config), overrides=overrides or [], resume=str(resume) if resume else None)
-    run_training(parameters, as_json=as_json)
+    status = run_training(parameters, as_json=as_json)
+    if status:
+        raise typer.Exit(status)
+
+
+@app.command()
+@in_sentences
+def stop(
+    run: Annotated[Path | None, typer.Argument(help="Run folder; without it the newest one that runs.")] = None,
+    root: Annotated[Path, typer.Option(help="Where run folders lie.")] = Path("runs"),
+    as_json: JsonOption = False,
+) -> None:
+    """Ask a training to save a checkpoint after the iteration that it is in, and to end with exit status 75."""
+    from flows.stopping import run_stop
+
+    run_stop(run, root, as_json=as_json)
 
 
 @app.command()

@@ -11,13 +11,14 @@ from flows.board import put_up
 from flows.console import BarBoard, PlainBoard, make_board, summary_table, where_to_look
 from flows.output import json_output
 from flows.parameters import TrainParameters
+from flows.stopping import STOPPED
 from libra_core.config import load_config
 from libra_core.config.loading import process_environment
 from libra_core.errors import ConfigError, NumericsError
 
 
-def run_training(parameters: TrainParameters, *, as_json: bool) -> None:
-    """Raises `LibraError` and `KeyboardInterrupt` after everything is closed."""
+def run_training(parameters: TrainParameters, *, as_json: bool) -> int:
+    """Returns the exit status; raises `LibraError` and `KeyboardInterrupt` after everything is closed."""
     config = parameters.load()
     process_environment(Path(config.run.root), quiet=True)
     with json_output(as_json) as emit:
@@ -43,6 +44,7 @@ def run_training(parameters: TrainParameters, *, as_json: bool) -> None:
             console.print(summary_table(summary))
             console.print(*where_to_look(summary), sep="\n", highlight=False, soft_wrap=True)
         emit(summary.as_json())
+    return STOPPED if summary.stopped_early else 0
 
 
 def run_warm_start(config_path: Path, overrides: list[str], *, as_json: bool) -> None:

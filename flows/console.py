@@ -99,4 +99,6 @@ def where_to_look(summary: RunSummary) -> list[str]:
         "             metrics.jsonl, config.yaml, checkpoints/, and trace.json for https://ui.perfetto.dev",
         "in a browser `make ui`: Prefect http://127.0.0.1:4200 (iterations), MLflow http://127.0.0.1:5000 (curves, runs)",
     ]
+    if summary.stopped_early:
+        lines.insert(0, f"stopped early, as asked; go on with `libra train CONFIG --resume {summary.run_dir}`")
     return lines + ([f"MLflow run   {summary.mlflow_url}"] if summary.mlflow_url else [])

@@ -1,7 +1,13 @@
 """`replanning`: a look at the plan of a running session, called by the training flow, and asked for by other processes."""
 
 import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import contextmanager
+from contextvars import copy_context
 from pathlib import Path
+from threading import Thread
 
 from prefect import flow, get_run_logger, tags
 from prefect.events import emit_event
@@ -9,7 +15,7 @@ from prefect.events import emit_event
 from flows.guard import through_outage
 from flows.lifecycle import TrainingRun
 from flows.names import replanning_run_name, run_tags, untagged
-from libra_core.errors import ConfigError
+from libra_core.errors import ConfigError, DeadlineError
 from libra_core.tracking.decisions import decision_row
 from libra_core.types.decision import Decision
 from libra_core.types.reports import IterationReport
@@ -22,6 +28,8 @@ from tasks.replanning import apply_move, decide_move, follow_decisions, profile_
 REQUEST = "replan.request"
 """File in the run folder by which another process asks for a look."""
 DROP_EVENT = "libra.throughput.drop"
+_LOOK_DEADLINE_S = 60.0
+"""Of a look while Prefect's server answers; one takes well under a second."""
 DROP = 0.6
 """Generated tokens per second below this share of the median of the iterations before are a drop."""
 
@@ -38,25 +46,84 @@ def replanning(session: SessionRef, step: int) -> Decision:
     return decision
 
 
-def look_at_plan(run: TrainingRun, report: IterationReport) -> None:
-    """Between two iterations: settle earlier decisions, and look again when that is due or asked for."""
-    keeper = connect(run.session).planner
-    if keeper is None:
-        return
-    follow_decisions(run.session, report)
-    tell_of_drop(run, report)
-    request = run.recorder.run_dir / REQUEST
-    if not keeper.is_due(report.step, asked=request.exists()):
-        return
-    started_s = time.monotonic()
+class Looks:
+    """The looks of one training: each runs beside the iteration that follows, in a thread of its own, at most one at a time.
+
+    Owned by the training flow. Between two looks only its thread touches the plan keeper, during one only the look's:
+    `after` and `conclude` wait for the look under way. One that outlives the training is abandoned with its process.
+    """
+
+    def __init__(self, run: TrainingRun) -> None:
+        self._run = run
+        self._under_way: Future[None] | None = None
+
+    def after(self, report: IterationReport) -> None:
+        """Between two iterations: settle earlier decisions, and look again when that is due or asked for."""
+        keeper = connect(self._run.session).planner
+        if keeper is None:
+            return
+        with self._counted():
+            self._wait()
+            follow_decisions(self._run.session, report)
+            tell_of_drop(self._run, report)
+            if keeper.is_due(report.step, asked=_request(self._run).exists()):
+                self._begin(report.step)
+
+    def conclude(self) -> None:
+        """Realised gains from as many iterations as there were."""
+        if connect(self._run.session).planner is not None:
+            with self._counted():
+                self._wait()
+                follow_decisions(self._run.session, None)
+
+    def _begin(self, step: int) -> None:
+        """In a copy of this thread's context, so that Prefect sees a subflow of the training."""
+        done: Future[None] = Future()
+        self._under_way = done
+        context = copy_context()
+
+        def look() -> None:
+            try:
+                context.run(_look_and_tell, self._run, step)
+            except BaseException as error:  # whoever waits gets it
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        Thread(target=look, name=f"look-{step}", daemon=True).start()
+
+    def _wait(self) -> None:
+        """Raises what the look raised, or `DeadlineError`."""
+        done, self._under_way = self._under_way, None
+        if done is None:
+            return
+        deadline_s = self._run.config.orchestration.server_outage_s + _LOOK_DEADLINE_S
+        try:
+            done.result(deadline_s)
+        except FutureTimeout:
+            raise DeadlineError(
+                f"the training waited {deadline_s:.0f} s (orchestration.server_outage_s and {_LOOK_DEADLINE_S:.0f} s) for its "
+                "look at the plan; see the run folder's logs, resume the run, or set replanning.every_steps=0"
+            ) from None
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """What replanning keeps the training."""
+        started_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self._run.recorder.add_look(time.monotonic() - started_s)
+
+
+def _look_and_tell(run: TrainingRun, step: int) -> None:
     try:
-        decision = _look(run, report.step)
+        decision = _look(run, step)
     except ConfigError as error:
         get_run_logger().warning("no look at the plan: %s", error)
     else:
         get_run_logger().info("plan, %s", decision_line(decision_row(decision)))
-    request.unlink(missing_ok=True)
-    run.recorder.add_look(time.monotonic() - started_s)
+    _request(run).unlink(missing_ok=True)
 
 
 def tell_of_drop(run: TrainingRun, report: IterationReport) -> None:
@@ -73,15 +140,13 @@ def tell_of_drop(run: TrainingRun, report: IterationReport) -> None:
         )
 
 
-def conclude_decisions(run: TrainingRun) -> None:
-    """Realised gains from as many iterations as there were."""
-    if connect(run.session).planner is not None:
-        follow_decisions(run.session, None)
-
-
 def ask_for_look(run_dir: Path) -> None:
     """The training flow of this run looks at the plan after its next iteration."""
     (run_dir / REQUEST).touch()
+
+
+def _request(run: TrainingRun) -> Path:
+    return run.recorder.run_dir / REQUEST
 
 
 def _look(run: TrainingRun, step: int) -> Decision:

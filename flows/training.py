@@ -1,6 +1,6 @@
 """`libra-train`: the whole run."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from prefect import flow, get_run_logger
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
@@ -12,7 +12,8 @@ from flows.iteration import iterate
 from flows.lifecycle import TrainingRun, training_run
 from flows.names import training_run_name, untagged
 from flows.parameters import TrainParameters
-from flows.replanning import conclude_decisions, look_at_plan
+from flows.replanning import Looks
+from flows.stopping import asked_to_stop, forget_stop
 from libra_core.errors import NumericsError
 from libra_core.tracking.summary import RunSummary
 from libra_core.types.reports import IterationReport
@@ -29,17 +30,23 @@ from tasks.training import save_checkpoint
     on_crashed=[end_as("KILLED")],
 )
 def train(parameters: TrainParameters) -> RunSummary:
-    """Iterate until `training.steps`, with checkpoints, then score held-out prompts."""
+    """Iterate until `training.steps`, with checkpoints, then score held-out prompts. `libra stop` ends it early."""
     settings = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
     with untagged(), settings, training_run(parameters.load()) as run, heard_interrupts() as raise_if_interrupted:
-        total = run.config.training.steps
+        total, looks = run.config.training.steps, Looks(run)
+        forget_stop(run.recorder.run_dir)
         for step in range(run.first_step, total):
             report = iterate(run, step)
             show(run, report)
-            look_at_plan(run, report)
+            looks.after(report)
             raise_if_interrupted()
-            if checkpoint_due(step + 1, total, run.config.training.checkpoint.every_steps):
+            stops = step + 1 < total and asked_to_stop(run.recorder.run_dir)
+            if stops or checkpoint_due(step + 1, total, run.config.training.checkpoint.every_steps):
                 save_checkpoint(run.session, step + 1)
+            if stops:
+                looks.conclude()
+                return conclude_early(run)
+        looks.conclude()
         return conclude(run)
 
 
@@ -58,15 +65,21 @@ def show(run: TrainingRun, report: IterationReport) -> None:
 
 
 def conclude(run: TrainingRun) -> RunSummary:
-    """Score held-out prompts with the final weights and sum the run up.
-
-    Raises:
-        NumericsError: a trajectory that was given to the trainer is in no gradient, or in two.
-    """
-    conclude_decisions(run)
+    """Score held-out prompts with the final weights and sum the run up. Raises `NumericsError`."""
     rollout = connect(run.session).rollout
-    heldout = rollout.evaluate_heldout() if run.config.workload.heldout_prompts else {}
-    audit = rollout.audit()
+    return sum_up(run, rollout.evaluate_heldout() if run.config.workload.heldout_prompts else {})
+
+
+def conclude_early(run: TrainingRun) -> RunSummary:
+    """The run so far, at once: whoever asks for a stop may be about to end the process. MLflow shows it as KILLED."""
+    summary = replace(sum_up(run, {}), stopped_early=True)
+    run.recorder.finish("KILLED")
+    return summary
+
+
+def sum_up(run: TrainingRun, heldout: dict[str, float]) -> RunSummary:
+    """Raises `NumericsError` when a trajectory that was given to the trainer is in no gradient, or in two."""
+    audit = connect(run.session).rollout.audit()
     summary = run.recorder.summary(heldout, run.place, asdict(audit))
     if audit.lost or audit.doubled:
         raise NumericsError(

@@ -15,13 +15,15 @@ class ElasticConfig(Section):
     drain_s: float = Field(default=60.0, gt=0)
     """How long an engine may take to hand its trajectories over."""
     join_s: float = Field(default=300.0, gt=0)
-    """How long a replica may take from its first connection until it takes part in a step; the core's own steps are in it."""
+    """How long a replica may take from its first connection until it takes part in a step, and an engine that came in a run may
+    wait for a broadcast of weights; the core's own steps are in it."""
     check_every_steps: int = Field(default=50, ge=1)
     """Weights of core and replicas are compared at activation and every so many steps."""
 
 
 class ReplanningConfig(Section):
-    """The look at the plan, every `every_steps` iterations. Moves flip hybrid replicas; see `docs/elasticity.md`."""
+    """The look at the plan, every `every_steps` iterations. Moves flip hybrid replicas, or re-partition the engines; see
+    `docs/elasticity.md`."""
 
     every_steps: int = Field(default=0, ge=0)
     """0: only when it is asked for from outside (deployment `libra-replan`)."""
@@ -37,6 +39,11 @@ class ReplanningConfig(Section):
     """By how much the gain that is asked for grows when the move leads back to the plan that was just left."""
     flip_cost_s: float = Field(default=60.0, gt=0)
     """What a flip is believed to cost until one was measured."""
+    repartition: bool = False
+    """Whether the GPUs of `rollout.engines` may be divided into engines of another tp while the run goes on. Without hybrid
+    replicas only, and from engines of one tp."""
+    repartition_cost_s: float = Field(default=180.0, gt=0)
+    """What a re-partition is believed to cost until one was measured."""
     half_life_steps: float = Field(default=3.0, gt=0)
     """A measured step or trajectory that is so many steps older counts half in the profile."""
     realised_after_steps: int = Field(default=4, ge=1)

@@ -55,6 +55,11 @@ class LibraConfig(Section):
         transport = self.publication.transport
         return self.backend.ray_address == "local" if transport == "auto" else transport == "file"
 
+    @property
+    def admission_s(self) -> float:
+        """How long an engine that has started may wait for the newest weights; a broadcast is the next publication."""
+        return self.publication.deadline_s + (0.0 if self.weights_by_file else self.elastic.join_s)
+
     @model_validator(mode="after")
     def _a_limit_per_bucket(self) -> "LibraConfig":
         buckets = len({group.tp for group in self.rollout.engines})
@@ -78,10 +83,10 @@ class LibraConfig(Section):
     def _hybrids_can_change_sides(self) -> "LibraConfig":
         hybrids, rollout = self.elastic.hybrid_replicas, self.rollout
         if not hybrids:
-            if self.replanning.every_steps:
+            if self.replanning.every_steps and not self.replanning.repartition:
                 raise ValueError(
-                    "replanning.every_steps has nothing to move without hybrid replicas: "
-                    "set elastic.hybrid_replicas, or every_steps 0"
+                    "replanning.every_steps has nothing to move without hybrid replicas or re-partition: "
+                    "set elastic.hybrid_replicas or replanning.repartition, or every_steps 0"
                 )
             return self
         each, degrees = self.training.layout.tp * self.training.layout.pp, {group.tp for group in rollout.engines}
@@ -91,14 +96,36 @@ class LibraConfig(Section):
                 f"rollout.engines, of one tp, and leave one that always serves; there are {rollout.num_engines} engines of tp "
                 f"{sorted(degrees)}"
             )
+        self._engines_can_come_and_go(f"elastic.hybrid_replicas = {hybrids}")
+        return self
+
+    @model_validator(mode="after")
+    def _engines_can_be_divided_anew(self) -> "LibraConfig":
+        if not self.replanning.repartition:
+            return self
+        groups = self.rollout.engines
+        gpus, degrees = sum(group.tp * group.count for group in groups), sorted({group.tp for group in groups})
         for name, wrong, why in (
-            ("rollout.mode = colocated", rollout.mode == "colocated", "both sides share all GPUs already"),
-            ("backend.kind = simulated", self.backend.kind == "simulated", "no process runs that could change sides"),
-            ("weights by broadcast (publication.transport)", not self.weights_by_file, "its group is fixed; use file"),
+            (
+                f"elastic.hybrid_replicas = {self.elastic.hybrid_replicas}",
+                self.elastic.hybrid_replicas > 0,
+                "engines of hybrid replicas keep their tp, and the others would then differ from them; choose one of the two",
+            ),
+            (f"engines of tp {degrees}", len(degrees) > 1, "a mixed fleet has no forecast here; give engines of one tp"),
+            (f"{gpus} GPU for rollout.engines", gpus < 2, "it can only be one engine of tp 1"),
         ):
             if wrong:
-                raise ValueError(f"elastic.hybrid_replicas = {hybrids} does not go with {name}: {why}")
+                raise ValueError(f"replanning.repartition does not go with {name}: {why}")
+        self._engines_can_come_and_go("replanning.repartition")
         return self
+
+    def _engines_can_come_and_go(self, asked: str) -> None:
+        for name, wrong, why in (
+            ("rollout.mode = colocated", self.rollout.mode == "colocated", "both sides share all GPUs already"),
+            ("backend.kind = simulated", self.backend.kind == "simulated", "no process runs that could change sides"),
+        ):
+            if wrong:
+                raise ValueError(f"{asked} does not go with {name}: {why}")
 
     @model_validator(mode="after")
     def _colocation_is_possible(self) -> "LibraConfig":

@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
+from libra_core.errors import CheckpointError
 from libra_core.planning.objective import ERROR
 from libra_core.types.transition import Tier, TransitionCost
 
@@ -50,3 +52,28 @@ class ErrorBook:
     def error(self) -> float:
         """Before the first comparison, what the forecasts were off by against event simulations."""
         return self.total / self.weight if self.weight else ERROR
+
+
+def saved_experience(costs: CostBook, errors: ErrorBook) -> dict[str, Any]:
+    """What was measured, as JSON holds it."""
+    return {
+        "costs": {tier.value: [asdict(cost) for cost in rows] for tier, rows in costs.measured.items()},
+        "errors": asdict(errors),
+    }
+
+
+def restored_experience(costs: CostBook, saved: Any) -> tuple[CostBook, ErrorBook]:
+    """Of `saved_experience`, with the priors of `costs`; None, as an older checkpoint has it, holds nothing.
+
+    Raises:
+        CheckpointError: for anything else.
+    """
+    if saved is None:
+        return costs, ErrorBook()
+    try:
+        measured = {Tier(tier): tuple(TransitionCost(**row) for row in rows) for tier, rows in saved["costs"].items()}
+        return replace(costs, measured=measured), ErrorBook(**saved["errors"])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"the measured costs in the checkpoint are damaged ({error}); resume from another checkpoint of the run"
+        ) from None

@@ -13,6 +13,7 @@ from libra_core.planning.decision import Look, PastLooks, ReplanPolicy, decide, 
 from libra_core.planning.experience import CostBook, ErrorBook
 from libra_core.planning.joint_search import plan_resources
 from libra_core.planning.objective import solve
+from libra_core.planning.placement import most_engines
 from libra_core.planning.problem import PlanningProblem
 from libra_core.planning.training_tree import Cuts, TrainLeaf, of_fullest_replica, shape_of
 from libra_core.types.decision import Decision, Verdict
@@ -45,15 +46,17 @@ def propose(problem: PlanningProblem, current: Candidate, standing: Standing) ->
     return looks_at(now, (*flips(bench, now), plan_resources(asked).best), standing)
 
 
-def propose_flips(problem: PlanningProblem, plan: Plan, standing: Standing, *, streamed: bool) -> list[Look]:
-    """The running plan against every flip of its hybrids; none where nothing can flip. For runs that move nothing else.
+def propose_in_run(problem: PlanningProblem, plan: Plan, standing: Standing, *, streamed: bool) -> list[Look]:
+    """The running plan against every flip of its hybrids and every re-partition of its engines; none where nothing can move.
+
+    What a session carries out: the split and the training layout stay, and so do the engines where hybrids are among them.
 
     Raises:
         ConfigError: the running plan's fleet is mixed.
     """
     bench = open_bench(replace(problem, active=plan), Cuts())
     now = forecast_as(bench, plan, mode=Mode.ASYNCHRONOUS, streamed=streamed)
-    return looks_at(now, flips(bench, now), standing)
+    return looks_at(now, (*flips(bench, now), *repartitions(bench, now)), standing)
 
 
 def looks_at(now: Candidate, others: Iterable[Candidate], standing: Standing) -> list[Look]:
@@ -130,6 +133,19 @@ def flips(bench: Bench, current: Candidate) -> list[Candidate]:
         if training != current.plan.hybrids_training and _possible(plan):
             found.append(forecast_of(bench, plan, current))
     return found
+
+
+def repartitions(bench: Bench, current: Candidate) -> list[Candidate]:
+    """The same plan with engines of each other degree on all GPUs beside the trainer, where the bench has that degree.
+
+    None with hybrid replicas: their engines keep the degree that divides a replica's GPUs, and a mixed fleet has no forecast.
+    """
+    plan, cluster = current.plan, bench.problem.cluster
+    if plan.hybrid_replicas:
+        return []
+    engines = {tp: most_engines(cluster, plan.train, tp) for tp in bench.curves if tp not in dict(plan.rollout.engines)}
+    layouts = [RolloutLayout(engines=((tp, count),)) for tp, count in engines.items() if count]
+    return [forecast_of(bench, replace(plan, rollout=layout), current) for layout in layouts]
 
 
 def choose(looks: Iterable[Look], policy: ReplanPolicy, past: PastLooks) -> Decision:

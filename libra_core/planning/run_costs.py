@@ -24,6 +24,7 @@ from libra_core.costs.api import (
     read_measured,
     require_software,
 )
+from libra_core.errors import ConfigError
 from libra_core.planning.problem import EngineCosts, TrainerCosts
 from libra_core.types.plan import Plan, TrainLayout
 
@@ -110,6 +111,20 @@ def shape_in(base: TrainingShape, layout: TrainLayout) -> TrainingShape:
     degrees = {"tp": layout.tp, "pp": layout.pp, "dp": layout.dp, "cp": layout.cp, "ep": layout.ep}
     rest = {name: getattr(base, name) for name in ("recompute", "distributed_optimizer", "sequence_parallel", "uneven_stages")}
     return TrainingShape(**degrees, **rest, micro_batch_tokens=layout.micro_batch_tokens)
+
+
+def engine_degrees(costs: RunCosts, most: int) -> tuple[int, ...]:
+    """Powers of two up to `most` GPUs that divide the model, fit the device and have a law, ascending."""
+    powers = (2**exponent for exponent in range(most.bit_length()))
+    return tuple(tp for tp in powers if costs.engines.fits(tp).fits and _has_law(costs.engines, tp))
+
+
+def _has_law(engines: EngineCosts, tp: int) -> bool:
+    try:
+        engines.coefficients(tp)
+    except ConfigError:
+        return False
+    return True
 
 
 def _costs(

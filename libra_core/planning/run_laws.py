@@ -21,7 +21,7 @@ def load_run_laws(config: LibraConfig, plan: Plan, model_folder: str) -> tuple[R
     trainer: TrainerLaw | None = None
     try:
         model = load_model(model_folder)
-        costs = _costs(config, model)
+        costs = run_costs_or_kernels(config, model)
     except ConfigError as error:
         return RunLaws(), [str(error)]
     try:
@@ -36,7 +36,8 @@ def load_run_laws(config: LibraConfig, plan: Plan, model_folder: str) -> tuple[R
     return RunLaws(fleet=fleet, trainer=trainer, grounding=grounding), missing
 
 
-def _costs(config: LibraConfig, model: ModelFacts) -> RunCosts:
+def run_costs_or_kernels(config: LibraConfig, model: ModelFacts) -> RunCosts:
+    """`run_costs`, or the kernels where the profile that was named cannot be used. Raises `ConfigError` for an unknown device."""
     try:
         return run_costs(config, model)
     except ConfigError as error:

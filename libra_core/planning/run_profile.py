@@ -3,7 +3,8 @@
 Measured, and not corrected by hand: seconds of forward and backward per token and replica; the optimizer's seconds, and those
 until the trainer can take groups again; the engines' decode and prefill time over what their law says of the same work. Recent
 steps count more. Training is believed as it was measured with as many replicas. Where no step had as many, it is believed to
-divide evenly over replicas, which slow each other down no more than those of the newest steps do.
+divide evenly over replicas, which slow each other down no more than those of the newest steps do. Engines are believed as they
+were measured with that degree; a degree that has not served yet is off from its law by what the newest one is.
 """
 
 import math
@@ -44,12 +45,19 @@ class RunMeter:
         self._per_token: dict[int, RecentMean] = {}
         """By number of replicas."""
         self._replicas = plan.train.dp
-        self._engine = RecentMean()
+        self._engine_of: dict[int, RecentMean] = {}
+        """By degree."""
+        self._newest_tp = self._tp
+        """Of those that were measured."""
         self._iteration = RecentMean()
         self.steps = 0
 
-    def observe(self, report: IterationReport) -> None:
-        """One finished iteration. Skipped steps say nothing of the trainer."""
+    def use(self, plan: Plan) -> None:
+        """Engines of another degree serve from the next iteration on."""
+        self._tp = plan.rollout.engines[0][0]
+
+    def observe(self, report: IterationReport, *, fleet_changes: bool = False) -> None:
+        """One finished iteration. Skipped steps say nothing of the trainer, a fleet in change nothing of its engines."""
         self.steps += 1
         rollout, update = report.rollout, report.update
         tokens = rollout.prompt_tokens + rollout.generated_tokens + rollout.tool_tokens
@@ -69,7 +77,8 @@ class RunMeter:
                 },
                 self._decay,
             )
-        self._observe_engines(report)
+        if not fleet_changes:
+            self._observe_engines(report)
         self._iteration = self._iteration.including(
             {"t_iter": report.t_iter_s, "publication": report.publication.total_s}, self._decay
         )
@@ -80,6 +89,8 @@ class RunMeter:
             raise ConfigError("no step of this run has been measured yet; look at the plan after the first one that trains")
         trainer, iteration = self._trainer.mean, self._iteration.mean
         per_token = {replicas: mean.mean["per_token"] for replicas, mean in sorted(self._per_token.items())}
+        engines = {tp: mean.mean for tp, mean in sorted(self._engine_of.items())}
+        newest = engines.get(self._newest_tp, {})
         return RunProfile(
             step=step,
             measured_steps=self.steps,
@@ -89,9 +100,11 @@ class RunMeter:
             train_fixed_s=trainer["fixed"],
             between_s=trainer["between"],
             trained_share=trainer["trained"],
-            decode_ratio=self._engine.mean.get("ratio", 1.0),
-            prefill_ratio=self._engine.mean.get("prefill_ratio", 1.0),
-            decode_batch=self._engine.mean.get("batch", math.nan),
+            decode_ratio=newest.get("ratio", 1.0),
+            prefill_ratio=newest.get("prefill_ratio", 1.0),
+            decode_batch=newest.get("batch", math.nan),
+            decode_ratio_of={tp: mean["ratio"] for tp, mean in engines.items()},
+            prefill_ratio_of={tp: mean["prefill_ratio"] for tp, mean in engines.items()},
             publication_s=iteration["publication"],
             t_iter_s=iteration["t_iter"],
         )
@@ -110,7 +123,8 @@ class RunMeter:
             "prefill_ratio": work.prefill_s / told_prefill_s if told_prefill_s else 1.0,
             "batch": work.batch,
         }
-        self._engine = self._engine.including(ratios, self._decay)
+        self._engine_of[self._tp] = self._engine_of.get(self._tp, RecentMean()).including(ratios, self._decay)
+        self._newest_tp = self._tp
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +166,9 @@ class MeasuredEngines:
     """Final context of a trajectory over the mean one while it decodes: the coordinator promises the final one."""
 
     def coefficients(self, tp: int) -> StepCoefficients:
-        law = self.evaluated.coefficients(tp)
-        decode, prefill = scaled(law, self.profile.decode_ratio), scaled(law, self.profile.prefill_ratio)
+        law, profile = self.evaluated.coefficients(tp), self.profile
+        decode = scaled(law, profile.decode_ratio_of.get(tp, profile.decode_ratio))
+        prefill = scaled(law, profile.prefill_ratio_of.get(tp, profile.prefill_ratio))
         return replace(decode, **{name: getattr(prefill, name) for name in StepCoefficients.__slots__ if "prefill" in name})
 
     def kv_tokens(self, tp: int, utilization: float | None = None) -> int:
@@ -180,6 +195,10 @@ class RunSide:
 
     costs: RunCosts
     model: ModelShape
+    num_gpus: int
+    """Of the run; a plan may leave some of them idle."""
+    engine_degrees: tuple[int, ...] = ()
+    """That engines may have instead of those of the running plan."""
 
 
 def problem_of_run(
@@ -187,9 +206,9 @@ def problem_of_run(
 ) -> PlanningProblem:
     """The planner's question with the run's own measurements: streaming's loss is in the measured training time already."""
     lengths = length_table(records, half_life_steps=config.replanning.half_life_steps)
-    degrees = tuple(tp for tp, _ in plan.rollout.engines)
+    degrees = tuple(sorted({*side.engine_degrees, *(tp for tp, _ in plan.rollout.engines)}))
     return PlanningProblem(
-        cluster=Cluster(num_gpus=plan.num_gpus, gpus_per_node=min(plan.num_gpus, config.planner.gpus_per_node)),
+        cluster=Cluster(num_gpus=side.num_gpus, gpus_per_node=min(side.num_gpus, config.planner.gpus_per_node)),
         model=side.model,
         regime=replace(regime_of(config), streamed_loss=1.0),
         lengths=lengths,

@@ -1,8 +1,10 @@
 """The actions between two plans. Pure; `runtime.transitions` carries them out and rolls them back.
 
 GPUs are freed before they are used, so every prefix of the actions fits the cluster, and so does every rolled-back prefix.
+Where a new engine fits into half of the engines' GPUs, they are replaced in two waves, so that some engine always serves.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from libra_core.errors import ConfigError
@@ -11,6 +13,8 @@ from libra_core.types.plan import Plan
 from libra_core.types.transition import Action, Tier, Transition, Verb
 
 TRAINER = "trainer"
+Named = tuple[str, int]
+"""An engine by name, and its degree."""
 
 
 def transition(current: Plan, candidate: Plan) -> Transition:
@@ -50,25 +54,46 @@ def _to_training(slot: int) -> list[Action]:
 def _rebuild(current: Plan, candidate: Plan) -> list[Action]:
     """Engines that both plans have stay; the trainer is touched only when its layout changes."""
     gone, fresh = _engines_that_differ(current, candidate)
-    moves_trainer = tier_of(current, candidate) is Tier.RELAYOUT
-    hold = Action(verb=Verb.HOLD_TRAINER, target=TRAINER, layout=current.train)
-    stop = Action(verb=Verb.STOP_TRAINER, target=TRAINER, layout=current.train)
-    start = Action(verb=Verb.START_TRAINER, target=TRAINER, layout=candidate.train)
-    release = Action(verb=Verb.RELEASE_TRAINER, target=TRAINER, layout=candidate.train)
+    if tier_of(current, candidate) is not Tier.RELAYOUT:
+        return [action for leaving, coming in _waves(gone, fresh) for action in _replace(leaving, coming)]
     return [
-        *(Action(verb=Verb.DRAIN_ENGINE, target=name, tp=tp) for name, tp in gone),
-        *([hold, stop] if moves_trainer else []),
-        *(Action(verb=Verb.STOP_ENGINE, target=name, tp=tp) for name, tp in gone),
-        *([start, release] if moves_trainer else []),
-        *(Action(verb=Verb.START_ENGINE, target=name, tp=tp) for name, tp in fresh),
-        *(Action(verb=Verb.ADMIT_ENGINE, target=name, tp=tp) for name, tp in fresh),
+        *_each(Verb.DRAIN_ENGINE, gone),
+        Action(verb=Verb.HOLD_TRAINER, target=TRAINER, layout=current.train),
+        Action(verb=Verb.STOP_TRAINER, target=TRAINER, layout=current.train),
+        *_each(Verb.STOP_ENGINE, gone),
+        Action(verb=Verb.START_TRAINER, target=TRAINER, layout=candidate.train),
+        Action(verb=Verb.RELEASE_TRAINER, target=TRAINER, layout=candidate.train),
+        *_each(Verb.START_ENGINE, fresh),
+        *_each(Verb.ADMIT_ENGINE, fresh),
     ]
 
 
-def _engines_that_differ(current: Plan, candidate: Plan) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+def _replace(gone: Sequence[Named], fresh: Sequence[Named]) -> list[Action]:
+    away = [*_each(Verb.DRAIN_ENGINE, gone), *_each(Verb.STOP_ENGINE, gone)]
+    return [*away, *_each(Verb.START_ENGINE, fresh), *_each(Verb.ADMIT_ENGINE, fresh)]
+
+
+def _each(verb: Verb, engines: Sequence[Named]) -> list[Action]:
+    return [Action(verb=verb, target=name, tp=tp) for name, tp in engines]
+
+
+def _waves(gone: Sequence[Named], fresh: Sequence[Named]) -> list[tuple[Sequence[Named], Sequence[Named]]]:
+    """Engines that leave, and those that come where they were: half of the GPUs first, unless no new engine fits there."""
+    half = sum(tp for _, tp in gone) / 2
+    for count in range(1, len(gone)):
+        freed = sum(tp for _, tp in gone[:count])
+        if freed < half:
+            continue
+        fitting = [number for number in range(1, len(fresh) + 1) if sum(tp for _, tp in fresh[:number]) <= freed]
+        if fitting:
+            return [(gone[:count], fresh[: fitting[-1]]), (gone[count:], fresh[fitting[-1] :])]
+    return [(gone, fresh)]
+
+
+def _engines_that_differ(current: Plan, candidate: Plan) -> tuple[list[Named], list[Named]]:
     """Names of engines to stop, highest numbers first, and of engines to start, whose numbers are new."""
     surplus = {tp: count - dict(candidate.rollout.engines).get(tp, 0) for tp, count in current.rollout.engines}
-    gone: list[tuple[str, int]] = []
+    gone: list[Named] = []
     for number, tp in reversed(list(enumerate(current.rollout.degrees))):
         if surplus[tp] > 0:
             surplus[tp] -= 1

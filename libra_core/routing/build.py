@@ -26,7 +26,7 @@ class Policy(RoutingPolicy, Protocol):
     """A routing policy whose buckets may follow the lengths."""
 
     def retune(self, buckets: Buckets, costs: RoutingCosts) -> None:
-        """Other limits and prices from here on, for the same degrees."""
+        """Other limits and prices from here on; where the fleet's degrees have changed, other buckets too."""
         ...
 
 

@@ -43,4 +43,4 @@ class Presorted:
         self._ranks.drop(trajectory_id)
 
     def retune(self, buckets: Buckets, costs: RoutingCosts) -> None:
-        self._ranks.buckets = buckets
+        self._ranks.retune(buckets)

@@ -16,6 +16,12 @@ class LiveRanks:
         self._scores: dict[TrajectoryId, float] = {}
         self._ordered: list[float] = []
 
+    def retune(self, buckets: Buckets) -> None:
+        """Shares of other buckets are learnt anew; live scores stay."""
+        if len(buckets) != len(self._finished):
+            self._finished = [1] * len(buckets)
+        self.buckets = buckets
+
     def place(self, trajectory_id: TrajectoryId, score: float) -> int:
         """Take note of the score; equal scores share their middle rank."""
         self.drop(trajectory_id)

@@ -31,4 +31,4 @@ class ToolPriority:
         self._ranks.drop(trajectory_id)
 
     def retune(self, buckets: Buckets, costs: RoutingCosts) -> None:
-        self._ranks.buckets = buckets
+        self._ranks.retune(buckets)

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import logging
-import re
 import secrets
 import time
 from collections.abc import Coroutine
@@ -18,24 +17,23 @@ from libra_core.elastic.handshake import SECRET_BYTES
 from libra_core.elastic.membership import State
 from libra_core.errors import LibraError, ResourceError
 from libra_core.planning.transition import transition
+from libra_core.runtime.actor_places import ActorPlaces
 from libra_core.runtime.actors import TrainerActor
-from libra_core.runtime.engine_slots import STOP_DEADLINE_S, EngineSlot, EngineStarter, StartedEngine, quiet
+from libra_core.runtime.core_engines import CoreEngines
+from libra_core.runtime.engine_slots import STOP_DEADLINE_S, EngineStarter, StartedEngine, quiet, replacement_name
 from libra_core.runtime.fleet import ActorHandle, first_line
 from libra_core.runtime.hybrid_pool import HybridPool, Recovery
 from libra_core.runtime.hybrid_worker import CoreSide, HybridWorker, WorkerSetting
-from libra_core.runtime.placement import GPU_SLOT, Placement, Whereabouts, device_kind, placement_faults, reserve
+from libra_core.runtime.placement import GPU_SLOT, Placement, device_kind, reserve
 from libra_core.runtime.specs import elastic_spec, trainer_env, trainer_spec
-from libra_core.runtime.transitions import TransitionOutcome, carry_out
+from libra_core.runtime.transitions import TransitionOutcome, carry_out, refusal
 from libra_core.types.ids import EngineId
 from libra_core.types.plan import Plan
-from libra_core.types.transition import Action, Transition, Verb
+from libra_core.types.transition import Action, Tier, Transition, Verb
 
 logger = logging.getLogger(__name__)
 
 _VERIFIED = frozenset({Verb.START_ENGINE, Verb.START_REPLICA})
-_LOOK_S = 30.0
-_REPLACED = re.compile(r"r\d+$")
-"""What a replacement adds to the name of an engine."""
 
 
 class ClusterControllerActor:
@@ -52,17 +50,16 @@ class ClusterControllerActor:
         self._plan = plan
         self._loopback = scratch is not None
         self._starter = EngineStarter(config, model_folder, scratch)
-        self._slots: list[EngineSlot] = []
         self._trainers: list[ActorHandle] = []
         self._placements: list[Placement] = []
         self._replacements = itertools.count(1)
+        self._core = CoreEngines(config, self._starter, self._reserve_engine, self._replacements)
         self._pool = HybridPool(config, [])
         self._elastic = elastic_spec(config, secrets.token_bytes(SECRET_BYTES))
         self._recoveries: list[Recovery] = []
         self._moving = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._places: dict[Any, Whereabouts] = {}
-        """By actor: a trainer in a step would answer late, and no actor moves."""
+        self._places = ActorPlaces()
 
     async def plan(self) -> Plan:
         return self._plan
@@ -74,7 +71,7 @@ class ClusterControllerActor:
         fixed = degrees[: len(degrees) - hybrids]
         workers = await asyncio.gather(*(self._hybrid_worker(slot) for slot in range(self._plan.hybrid_replicas)))
         self._pool = HybridPool(self._config, workers)
-        started = await asyncio.gather(*(self._start_slot(number, tp) for number, tp in enumerate(fixed)))
+        started = await self._core.start_first(fixed)
         of_workers = await asyncio.gather(*(worker.start_first() for worker in workers))
         return [*started, *(engine for engines in of_workers for engine in engines)]
 
@@ -101,7 +98,8 @@ class ClusterControllerActor:
         return list(self._trainers)
 
     async def attach(self, coordinator: ActorHandle) -> None:
-        """Whose fleet hybrid workers leave and join. After `start_engines` and `start_trainers`."""
+        """Whose fleet engines leave and join. After `start_engines` and `start_trainers`."""
+        self._core.coordinator = coordinator
         if self._elastic is not None:
             addresses = await asyncio.gather(*(trainer.exchange_address.remote() for trainer in self._trainers))
             for worker in self._pool.workers:
@@ -110,27 +108,32 @@ class ClusterControllerActor:
         faults = await self._placement_faults()
         if faults:
             raise ResourceError(f"Ray did not place the plan as asked: {'; '.join(faults)}")
+        if not self._plan.hybrid_replicas:
+            self._core.settle(self._plan.rollout.degrees, self._places.node_of)
 
-    async def replace_engine(self, engine_id: EngineId) -> StartedEngine:
-        """Kill what is left of an engine and start another in its place; raises when it does not come up."""
-        owner, slot = self._owner_of(engine_id)
-        self._starter.kill(slot)
-        self._starter.occupy(slot, EngineId(f"{_REPLACED.sub('', engine_id)}r{next(self._replacements)}"))
+    async def replace_engine(self, engine_id: EngineId) -> StartedEngine | None:
+        """Kill what is left of an engine and start another in its place; None where the plan has no such place any more.
+
+        Raises when it does not come up.
+        """
+        place = self._core.place_of(engine_id)
         try:
-            engine = await self._starter.start(slot)
+            if place is not None:
+                return await self._core.replace(place, engine_id)
+            return await self._replace_hybrid(engine_id)
         except LibraError:
             if self._plan.hybrids_training:
                 self._spawn(self._call_back())
             raise
-        if owner is not None:
-            owner.note_replaced(slot, engine)
-        return engine
 
     async def carry_out(self, move: Transition) -> TransitionOutcome:
         """Apply it in whole, or undo what was begun of it and keep the old plan."""
         async with self._moving:
-            if move.source != self._plan:
-                return TransitionOutcome(plan=self._plan, applied=False, error="the plan has changed since this was decided")
+            error = refusal(move, self._plan)
+            if error:
+                return TransitionOutcome(plan=self._plan, applied=False, error=error)
+            if move.tier is Tier.REPARTITION:
+                return await self._repartition(move)
             outcome = await carry_out(move, self._perform)
             self._plan = replace(outcome.plan, hybrids_training=self._pool.order_places())
         if outcome.not_undone:
@@ -159,7 +162,8 @@ class ClusterControllerActor:
     async def stop(self) -> None:
         for task in list(self._tasks):
             task.cancel()
-        slots = [*self._slots, *(slot for worker in self._pool.workers for slot in worker.engines)]
+        core = self._core.slots
+        slots = [*core, *(slot for worker in self._pool.workers for slot in worker.engines)]
         ranks = [rank for worker in self._pool.workers for rank in worker.ranks]
         stops = [quiet(slot.handle.stop.remote()) for slot in slots]
         stops += [quiet(trainer.close.remote()) for trainer in [*self._trainers, *ranks]]
@@ -169,11 +173,23 @@ class ClusterControllerActor:
             logger.warning("some of %d actors did not stop within %.0f s and are killed", len(stops), STOP_DEADLINE_S)
         for actor in [*(slot.handle for slot in slots), *self._trainers, *ranks]:
             ray.kill(actor, no_restart=True)
-        for placement in self._placements:
+        for placement in [*(slot.placement for slot in core), *self._placements]:
             placement.release()
 
+    async def _repartition(self, move: Transition) -> TransitionOutcome:
+        """The fleet knows how long it may have no engine, and which degrees there will be."""
+        try:
+            await self._core.announce((*move.source.rollout.degrees, *move.target.rollout.degrees), self._core.bound_s(move))
+        except LibraError as error:
+            return TransitionOutcome(plan=self._plan, applied=False, error=str(error))
+        outcome = await carry_out(move, self._perform)
+        self._plan = outcome.plan
+        self._core.settle(self._plan.rollout.degrees, self._places.node_of)
+        await self._core.conclude(self._plan.rollout.degrees)
+        return outcome
+
     async def _perform(self, action: Action) -> None:
-        await self._pool.perform(action)
+        await (self._pool if action.target.startswith("hybrid") else self._core).perform(action)
         if action.verb in _VERIFIED:
             faults = await self._placement_faults()
             if faults:
@@ -202,13 +218,16 @@ class ClusterControllerActor:
     def _stranded(self) -> list[int]:
         return [slot for slot, state in self._pool.states().items() if state not in (State.SERVING, State.ACTIVE)]
 
-    def _owner_of(self, engine_id: EngineId) -> tuple[HybridWorker | None, EngineSlot]:
-        """The place of an engine, and the hybrid worker that it belongs to."""
-        owners = [*((None, slot) for slot in self._slots), *((w, slot) for w in self._pool.workers for slot in w.engines)]
-        for owner, slot in owners:
-            if slot.engine_id == engine_id:
-                return owner, slot
-        raise ResourceError(f"{engine_id} is no engine of the plan any more; nothing replaces it")
+    async def _replace_hybrid(self, engine_id: EngineId) -> StartedEngine | None:
+        owners = ((worker, slot) for worker in self._pool.workers for slot in worker.engines if slot.engine_id == engine_id)
+        worker, slot = next(owners, (None, None))
+        if worker is None or slot is None:
+            return None
+        self._starter.kill(slot)
+        self._starter.occupy(slot, replacement_name(engine_id, next(self._replacements)))
+        engine = await self._starter.start(slot)
+        worker.note_replaced(slot, engine)
+        return engine
 
     async def _placement_faults(self) -> list[str]:
         """Where the actors of the plan are, against what it says of them."""
@@ -217,28 +236,12 @@ class ClusterControllerActor:
             f"trainer group {first // layout.tp}": self._trainers[first : first + layout.tp]
             for first in range(0, len(self._trainers), layout.tp)
         }
-        tp_groups |= {str(slot.engine_id): [slot.handle] for slot in self._slots}
+        tp_groups |= {str(slot.engine_id): [slot.handle] for slot in self._core.slots}
         for worker in self._pool.workers:
             tp_groups |= {str(slot.engine_id): [slot.handle] for slot in worker.engines}
             if worker.ranks:
                 tp_groups[f"replica hybrid-{worker.slot}"] = worker.ranks
-        found: dict[str, list[Whereabouts]] = {}
-        for name, actors in tp_groups.items():
-            answers = await asyncio.gather(*(self._where(actor) for actor in actors))
-            found[name] = [answer for answer in answers if answer is not None]
-        resource = "GPU" if device_kind(self._config) == "gpu" else GPU_SLOT
-        return placement_faults(
-            found, slots_by_node={node["NodeID"]: node["Resources"].get(resource, 0.0) for node in ray.nodes()}
-        )
-
-    async def _where(self, actor: ActorHandle) -> Whereabouts | None:
-        """None for an actor that died: whoever replaces it is looked at then."""
-        try:
-            if actor not in self._places:
-                self._places[actor] = await asyncio.wait_for(actor.whereabouts.remote(), _LOOK_S)
-        except (RayError, TimeoutError) as error:
-            logger.info("an actor does not say where it is: %s", first_line(error))
-        return self._places.get(actor)
+        return await self._places.faults(tp_groups, "GPU" if device_kind(self._config) == "gpu" else GPU_SLOT)
 
     async def _hybrid_worker(self, slot: int) -> HybridWorker:
         config = self._config
@@ -251,22 +254,15 @@ class ClusterControllerActor:
         setting = WorkerSetting(config=config, model_folder=self._model_folder, loopback=self._loopback, starter=self._starter)
         return HybridWorker(slot, placement, setting)
 
-    async def _start_slot(self, number: int, tp: int) -> StartedEngine:
-        engine_id = EngineId(f"engine-{number}")
+    async def _reserve_engine(self, name: str, devices: int) -> Placement:
+        """Given back with the engine, by whoever asked."""
         deadline_s = self._config.rollout.engine_start_deadline_s
-        placement = await self._reserve(bundles=1, devices=tp, name=engine_id, deadline_s=deadline_s)
-        slot = self._starter.open(engine_id, tp, placement)
-        self._slots.append(slot)
-        return await self._starter.start(slot)
+        kind = device_kind(self._config)
+        return await reserve(kind, bundles=1, devices_per_bundle=devices, name=f"libra/{name}", deadline_s=deadline_s)
 
     async def _reserve(self, *, bundles: int, devices: int, name: str, deadline_s: float) -> Placement:
-        placement = await reserve(
-            device_kind(self._config),
-            bundles=bundles,
-            devices_per_bundle=devices,
-            name=f"libra/{name}",
-            deadline_s=deadline_s,
-        )
+        kind = device_kind(self._config)
+        placement = await reserve(kind, bundles=bundles, devices_per_bundle=devices, name=f"libra/{name}", deadline_s=deadline_s)
         self._placements.append(placement)
         return placement
 

@@ -97,6 +97,22 @@ class RolloutCoordinatorActor:
         """Stop generation on every engine until the next publication; unfinished requests keep what they have."""
         await self._keeper.hold()
 
+    async def begin_publication(self, wait_s: float) -> bool:
+        """False: the engines that are expected have not come within `wait_s`; ask again."""
+        return await self._keeper.begin_publication(wait_s)
+
+    async def end_publication(self) -> None:
+        """Engines may leave again."""
+        self._keeper.end_publication()
+
+    async def expect_engines(self, degrees: tuple[int, ...], within_s: float) -> None:
+        """The fleet changes for so long; afterwards, with 0 s, it has engines of these degrees."""
+        self._keeper.expect(degrees, within_s)
+
+    async def note_failure(self, sentence: str) -> None:
+        """Why engines of the plan do not serve; a step that waits without any ends with it."""
+        self._keeper.failure = sentence
+
     async def retire_engine(self, engine_id: EngineId, deadline_s: float) -> Handover:
         """Its trajectories go on on the other engines."""
         return await self._keeper.retire(engine_id, deadline_s)
@@ -108,9 +124,9 @@ class RolloutCoordinatorActor:
     async def open_broadcast(self, host: str, port: int, world_size: int) -> None:
         await self._keeper.open_broadcast(host, port, world_size)
 
-    async def broadcast_size(self) -> int:
-        """Trainer rank 0 and every engine worker."""
-        return 1 + sum(member.tp for member in self._keeper.members())
+    async def form_broadcast(self) -> dict[EngineId, int]:
+        """Engines of the next broadcast and their degrees."""
+        return self._keeper.form_group()
 
     async def canary(self, token_ids: tuple[int, ...]) -> dict[EngineId, tuple[float, ...]]:
         """Log-probs of the same tokens from every engine."""
@@ -144,8 +160,8 @@ class RolloutCoordinatorActor:
             "failure": self._keeper.failure,
             "version": self._version,
             "engines": {member.engine_id: member.bound for member in self._keeper.fleet.ordered()},
-            "members": [member.engine_id for member in self._keeper.members()],
             "waiting_for_weights": self._keeper.waiting_for_weights,
+            "expects_engines": self._keeper.fleet.expects_engines,
             "running_groups": sorted(self._running),
             "queued": self._keeper.fleet.queued,
         }

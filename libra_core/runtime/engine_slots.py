@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ import ray
 from ray.exceptions import RayError
 
 from libra_core.config import LibraConfig
-from libra_core.errors import ResourceError
+from libra_core.errors import DeadlineError, LibraError, ResourceError
 from libra_core.runtime.actors import EngineActor
 from libra_core.runtime.fleet import ActorHandle, first_line
 from libra_core.runtime.placement import Placement
@@ -19,6 +20,10 @@ from libra_core.types.ids import EngineId
 logger = logging.getLogger(__name__)
 
 STOP_DEADLINE_S = 20.0
+FLEET_GRACE_S = 30.0
+"""On top of a deadline that the coordinator keeps itself, so that its sentence is the one that is read."""
+_REPLACED = re.compile(r"r\d+$")
+"""What a replacement adds to the name of an engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +92,22 @@ class EngineStarter:
         except TimeoutError:
             logger.warning("%s did not stop within %.0f s and is killed", slot.engine_id, STOP_DEADLINE_S)
         ray.kill(slot.handle, no_restart=True)
+
+
+def replacement_name(engine_id: EngineId, number: int) -> EngineId:
+    """Of what comes for an engine that died; numbers are used once in a run."""
+    return EngineId(f"{_REPLACED.sub('', engine_id)}r{number}")
+
+
+async def answer_of_fleet(reference: Any, about: str, deadline_s: float) -> None:
+    """Wait for the coordinator; raises what it raised, `DeadlineError` without an answer, `ResourceError` when it is gone."""
+    try:
+        await asyncio.wait_for(reference, deadline_s)
+    except TimeoutError:
+        raise DeadlineError(f"the coordinator gave no answer about {about} within {deadline_s:.0f} s") from None
+    except RayError as error:
+        cause = getattr(error, "cause", None)
+        raise cause if isinstance(cause, LibraError) else ResourceError(first_line(error)) from error
 
 
 async def quiet(reference: Any) -> None:

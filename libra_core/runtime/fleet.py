@@ -1,6 +1,7 @@
 """The coordinator's view of the engines: handles, loads, places, losses. Lives inside one event loop."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -43,7 +44,8 @@ class Fleet:
 
     Owned by the coordinator's event loop. A trajectory keeps its place from `bind` to `release`, through its tool calls; one
     without a place waits in a queue and is unblocked by a release or by an engine that joins. `on_lost` is called once per
-    lost engine; whoever replaces it calls `add`.
+    lost engine; whoever replaces it calls `add`. While engines are replaced on purpose none may serve: `expected_until_s` says
+    how long that is no loss.
     """
 
     policy: RoutingPolicy
@@ -52,7 +54,7 @@ class Fleet:
     queue_order: Literal["fifo", "longest_first"]
     turn_deadline_s: float
     refill_deadline_s: float
-    """How long a turn waits when no engine is alive."""
+    """How long a turn waits when no engine is alive and none is expected."""
     on_lost: Callable[[EngineMember, str], None]
     degrees: Sequence[int] = (1,)
     """Tensor-parallel degrees, ascending; the engines of each form a bucket."""
@@ -61,12 +63,21 @@ class Fleet:
     on_move: Callable[[TurnContext], None] = lambda _turn: None
     """A trajectory whose engine is alive goes on on another one."""
     members: dict[EngineId, EngineMember] = field(default_factory=dict[EngineId, EngineMember])
+    leaving: dict[EngineId, EngineMember] = field(default_factory=dict[EngineId, EngineMember])
+    """Withdrawn, and able to hand over what they hold."""
+    expected_until_s: float = 0.0
+    """On the monotonic clock."""
     _queue: list[_Waiting] = field(default_factory=list[_Waiting])
 
     @property
     def queued(self) -> int:
         """Trajectories without a place."""
         return len(self._queue)
+
+    @property
+    def expects_engines(self) -> bool:
+        """Whether somebody has promised engines, so that having none is no reason to give up."""
+        return time.monotonic() < self.expected_until_s
 
     def add(self, member: EngineMember) -> None:
         self.members[member.engine_id] = member
@@ -88,7 +99,12 @@ class Fleet:
         if member is not None:
             self.ledger.remove_engine(engine_id)
             member.bound = 0
+            self.leaving[engine_id] = member
         return member
+
+    def source(self, engine_id: EngineId) -> EngineMember | None:
+        """Whoever can hand over what the engine holds; it need not take turns any more."""
+        return self.members.get(engine_id) or self.leaving.get(engine_id)
 
     def foresee(self, turn: TurnContext) -> EngineMember | None:
         """Where the trajectory would move if the tool that it has just called told nothing new; None where it would stay."""
@@ -160,7 +176,7 @@ class Fleet:
             try:
                 return await asyncio.wait_for(asyncio.shield(waiting.bound), self.refill_deadline_s)
             except TimeoutError:
-                if not self.members:
+                if not self.members and not self.expects_engines:
                     raise EngineLostError(
                         f"trajectory {waiting.turn.trajectory_id} waited {self.refill_deadline_s:.0f} s for a replacement "
                         "engine; no engine of the fleet is alive"

@@ -5,7 +5,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +14,13 @@ from ray.exceptions import RayError
 
 from libra_core.config import LibraConfig
 from libra_core.errors import DeadlineError, EngineLostError, LibraError
+from libra_core.runtime.arrivals import Arrivals
 from libra_core.runtime.engine_slots import StartedEngine
 from libra_core.runtime.fleet import ActorHandle, EngineMember, Fleet, first_line
 from libra_core.runtime.kv_ledger import ContextHistory, KvLedger
 from libra_core.runtime.router import FleetRouter
 from libra_core.runtime.weights import PublicationOrder, load_weights, worst_mismatch
-from libra_core.types.ids import EngineId
+from libra_core.types.ids import EngineId, PolicyVersion
 from libra_core.types.reports import EnginePublication, EngineStats
 
 logger = logging.getLogger(__name__)
@@ -41,8 +42,9 @@ class Handover:
 class FleetKeeper:
     """Owned by the coordinator's event loop.
 
-    A replacement joins only after it has the newest weights: by file at once, by broadcast with the next publication, which
-    `waiting_for_weights` asks for. Publications and joins exclude each other.
+    An engine joins only after it has the newest weights: by file at once, by broadcast with the next publication, which
+    `waiting_for_weights` asks for. Publications and joins exclude each other, and no engine leaves between `begin_publication`
+    and `end_publication`.
     """
 
     def __init__(
@@ -59,7 +61,15 @@ class FleetKeeper:
         self._record = record
         self._publication = asyncio.Lock()
         self._last_order: PublicationOrder | None = None
-        self._waiting: list[EngineMember] = []
+        self._arrivals = Arrivals(config.elastic.join_s)
+        self._group: tuple[EngineMember, ...] = ()
+        """Engines of the broadcast that is being prepared."""
+        self._publishing = False
+        self._retired: set[EngineId] = set()
+        """A replacement that is among them came too late."""
+        self._verified: tuple[PolicyVersion, tuple[float, ...]] | None = None
+        """Newest version that an engine scored the canary under, and its scores."""
+        self._router = router
         self.failure: str | None = None
         """Why a lost engine could not be replaced."""
         rollout = config.rollout
@@ -81,21 +91,40 @@ class FleetKeeper:
     @property
     def waiting_for_weights(self) -> bool:
         """No engine serves, but a replacement would after another broadcast."""
-        return bool(self._waiting) and not self.fleet.members
+        return bool(self._arrivals.waiting) and not self.fleet.members
 
     def members(self) -> list[EngineMember]:
         """Engines of the next publication, the waiting ones included."""
-        return [*self.fleet.ordered(), *self._waiting]
+        return [*self.fleet.ordered(), *self._arrivals.waiting]
+
+    def expect(self, degrees: Collection[int], within_s: float) -> None:
+        """Engines of these degrees serve or will; while none does, up to this time from now, turns and publications wait."""
+        self.fleet.expected_until_s = time.monotonic() + within_s
+        self.fleet.degrees = self._router.use_degrees({*degrees, *(member.tp for member in self.members())})
+
+    async def begin_publication(self, wait_s: float) -> bool:
+        """Waits for an engine that is expected; False when none has come within `wait_s`. Else no engine leaves until the end."""
+        end_s = time.monotonic() + wait_s
+        while not self.members() and self.fleet.expects_engines:
+            if time.monotonic() > end_s:
+                return False
+            await asyncio.sleep(_LOOK_S)
+        self._publishing = True
+        return True
+
+    def end_publication(self) -> None:
+        self._publishing = False
 
     async def publish(self, order: PublicationOrder) -> list[EnginePublication]:
         """Swap the weights of every engine; one that fails at it is replaced."""
         async with self._publication:
             self._last_order = order
             members = self.members()
+            if not self._config.weights_by_file:  # the others came after the group was formed
+                members = [member for member in members if member in self._group]
             results = await self._load_all(members, order)
             for member, result in zip(members, results, strict=True):
-                if result is not None and member in self._waiting:
-                    self._waiting.remove(member)
+                if result is not None and self._arrivals.took(member):
                     self.fleet.add(member)
         return [result for result in results if result is not None]
 
@@ -108,49 +137,75 @@ class FleetKeeper:
             DeadlineError: it still had requests after the deadline; it stays out of service.
         """
         started_s = time.monotonic()
-        async with self._publication:
-            member = self.fleet.withdraw(engine_id)
+        member = await self._withdraw(engine_id, deadline_s)
         if member is None:
             return Handover(requests=0, seconds=time.monotonic() - started_s)
         requests = member.running
-        while member.running:
-            if time.monotonic() - started_s > deadline_s:
-                raise DeadlineError(f"{engine_id} still has {member.running} requests {deadline_s:.0f} s after it was withdrawn")
-            with suppress(RayError):  # an engine that died has lost its requests, and their trajectories know
-                await member.handle.abort_all.remote()
-            await asyncio.sleep(_LOOK_S)
+        try:
+            while member.running:
+                if time.monotonic() - started_s > deadline_s:
+                    raise DeadlineError(
+                        f"{engine_id} still has {member.running} requests {deadline_s:.0f} s after it was withdrawn"
+                    )
+                with suppress(RayError):  # an engine that died has lost its requests, and their trajectories know
+                    await member.handle.abort_all.remote()
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            self.fleet.leaving.pop(engine_id, None)
         now_s = time.time()
         self._record("handed over", engine_id, now_s - (time.monotonic() - started_s), now_s)
         return Handover(requests=requests, seconds=time.monotonic() - started_s)
 
+    async def _withdraw(self, engine_id: EngineId, deadline_s: float) -> EngineMember | None:
+        end_s = time.monotonic() + deadline_s
+        self._retired.add(engine_id)
+        while True:
+            async with self._publication:
+                if not self._publishing:
+                    self._arrivals.withdraw(engine_id)
+                    return self.fleet.withdraw(engine_id)
+            if time.monotonic() > end_s:
+                raise DeadlineError(f"{engine_id} waited {deadline_s:.0f} s for the publication in work, and serves on")
+            await asyncio.sleep(_LOOK_S)
+
     async def admit(self, engine: StartedEngine, canary: tuple[int, ...]) -> None:
-        """Load the newest weights, compare the canary with an engine that serves, and let it serve. Idempotent.
+        """Load the newest weights, compare the canary, and let it serve; by broadcast with the next publication. Idempotent.
 
         Raises:
             EngineLostError: it died or did not take the weights.
             NumericsError: it does not score the canary as the others do.
+            DeadlineError: there was no publication.
         """
         member = member_of(engine)
         async with self._publication:
+            self._retired.discard(engine.engine_id)
             if engine.engine_id in self.fleet.members:
                 return
-            if self._last_order is not None:
-                await load_weights(member, self._last_order, self._config.publication)
-            await self._compare(member, canary)
-            self.fleet.add(member)
+            if self._config.weights_by_file or self._last_order is None:
+                if self._last_order is not None:
+                    await load_weights(member, self._last_order, self._config.publication)
+                await self._compare(member, canary)
+                self.fleet.add(member)
+                return
+            self._arrivals.add(member)
+        await self._arrivals.joined(engine.engine_id)
 
     async def _compare(self, member: EngineMember, canary: tuple[int, ...]) -> None:
-        """The others were compared with the trainer when these weights were published."""
-        publication, others = self._config.publication, self.fleet.ordered()
-        if not publication.canary or not others or self._last_order is None:
+        """The others were compared with the trainer when these weights were published; their scores of then outlive them."""
+        publication, others, order = self._config.publication, self.fleet.ordered(), self._last_order
+        if not publication.canary or order is None:
+            return
+        known = self._verified[1] if self._verified is not None and self._verified[0] == order.version else None
+        if not others and known is None:
             return
         try:
-            scores, expected = await asyncio.gather(member.handle.score.remote(canary), others[0].handle.score.remote(canary))
+            scores = await member.handle.score.remote(canary)
+            expected = known if known is not None else await others[0].handle.score.remote(canary)
         except RayError as error:
             raise EngineLostError(
-                f"{member.engine_id} could not be compared with {others[0].engine_id}: {first_line(error)}"
+                f"{member.engine_id} could not be compared with the engines before it: {first_line(error)}"
             ) from error
-        worst_mismatch({member.engine_id: scores}, expected, publication.canary_tolerance, self._last_order.version)
+        worst_mismatch({member.engine_id: scores}, expected, publication.canary_tolerance, order.version)
 
     async def hold(self) -> None:
         """Stop generation on every engine; the next publication ends it. An engine that fails at it is replaced."""
@@ -160,9 +215,14 @@ class FleetKeeper:
             if isinstance(answer, BaseException):
                 self.fleet.lose(member.engine_id, f"{member.engine_id} could not be held: {first_line(answer)}")
 
+    def form_group(self) -> dict[EngineId, int]:
+        """Engines of the next broadcast and their degrees, in the order of their ranks; who comes later waits for another one."""
+        self._group = tuple(self.members())
+        return {member.engine_id: member.tp for member in self._group}
+
     async def open_broadcast(self, host: str, port: int, world_size: int) -> None:
-        """Every engine joins the group of `world_size` processes; trainer rank 0 is rank 0."""
-        members = self.members()
+        """Every engine of the group joins its `world_size` processes; trainer rank 0 is rank 0."""
+        members = self._group
         offsets = itertools.accumulate((member.tp for member in members), initial=1)
         await asyncio.gather(
             *(
@@ -175,6 +235,8 @@ class FleetKeeper:
         async with self._publication:  # else an engine could leave, and stop, while it scores
             members = self.fleet.ordered()
             scores = await asyncio.gather(*(member.handle.score.remote(token_ids) for member in members))
+            if scores and self._last_order is not None:
+                self._verified = (self._last_order.version, tuple(scores[0]))
         return {member.engine_id: score for member, score in zip(members, scores, strict=True)}
 
     async def stats(self) -> list[EngineStats]:
@@ -191,17 +253,21 @@ class FleetKeeper:
         self._spawn(self._bring_replacement(member))
 
     async def _bring_replacement(self, lost: EngineMember) -> None:
-        """Waits for the controller to start an engine in the same place, up to `rollout.engine_start_deadline_s`."""
+        """Waits for the controller to start an engine in the same place; none comes where the plan has none any more."""
         try:
-            started: StartedEngine = await self._controller.replace_engine.remote(lost.engine_id)
+            started: StartedEngine | None = await self._controller.replace_engine.remote(lost.engine_id)
         except (RayError, LibraError) as error:
             logger.exception("no replacement for %s", lost.engine_id)
             self.failure = f"{lost.engine_id} could not be replaced: {first_line(error)}"
             return
+        if started is None:
+            return
         member = member_of(started)
         async with self._publication:
+            if member.engine_id in self._retired:
+                return
             if not self._config.weights_by_file and self._last_order is not None:
-                self._waiting.append(member)
+                self._arrivals.add(member)
             elif self._last_order is None or await self._load(member, self._last_order) is not None:
                 self.fleet.add(member)
 
@@ -218,7 +284,7 @@ class FleetKeeper:
         except EngineLostError as error:
             if member.engine_id in self.fleet.members:
                 self.fleet.lose(member.engine_id, str(error))
-            else:
+            elif not self._arrivals.failed(member, error):
                 self.failure = str(error)
             return None
         self._record(f"weights v{order.version}", member.engine_id, start_s, time.time())

@@ -11,8 +11,16 @@ from ray.exceptions import RayError
 
 from libra_core.config import LibraConfig
 from libra_core.elastic.spec import Address, ElasticSpec, HybridSpec, shard_endpoints
-from libra_core.errors import DeadlineError, LibraError, ResourceError
-from libra_core.runtime.engine_slots import STOP_DEADLINE_S, EngineSlot, EngineStarter, StartedEngine, quiet
+from libra_core.errors import DeadlineError, ResourceError
+from libra_core.runtime.engine_slots import (
+    FLEET_GRACE_S,
+    STOP_DEADLINE_S,
+    EngineSlot,
+    EngineStarter,
+    StartedEngine,
+    answer_of_fleet,
+    quiet,
+)
 from libra_core.runtime.fleet import ActorHandle, first_line
 from libra_core.runtime.placement import Placement
 from libra_core.runtime.replica_actor import ReplicaActor
@@ -89,15 +97,17 @@ class HybridWorker:
         self._serves = False
         deadline_s = self._setting.config.elastic.drain_s
         for slot in self._engines:
-            await self._of_fleet(self.coordinator.retire_engine.remote(slot.engine_id, deadline_s), deadline_s + _GRACE_S)
+            answer = self.coordinator.retire_engine.remote(slot.engine_id, deadline_s)
+            await answer_of_fleet(answer, slot.engine_id, deadline_s + FLEET_GRACE_S)
 
     async def admit(self) -> None:
         """Serve with the newest weights; each engine has scored the canary before."""
         if self._serves:
             return
-        publication = self._setting.config.publication
+        deadline_s = self._setting.config.admission_s + FLEET_GRACE_S
         for engine in self._started:
-            await self._of_fleet(self.coordinator.admit_engine.remote(engine), publication.deadline_s + _GRACE_S)
+            answer = self.coordinator.admit_engine.remote(engine)
+            await answer_of_fleet(answer, engine.engine_id, deadline_s)
         self._serves = True
 
     async def stop_engine(self) -> None:
@@ -223,12 +233,3 @@ class HybridWorker:
             distributed_optimizer=layout.distributed_optimizer,
         )
         return HybridSpec(slot=self.slot, core_dp=layout.dp, endpoints=endpoints)
-
-    async def _of_fleet(self, reference: Any, deadline_s: float) -> None:
-        try:
-            await asyncio.wait_for(reference, deadline_s)
-        except TimeoutError:
-            raise DeadlineError(f"the coordinator gave no answer about hybrid-{self.slot} within {deadline_s:.0f} s") from None
-        except RayError as error:
-            cause = getattr(error, "cause", None)
-            raise cause if isinstance(cause, LibraError) else ResourceError(first_line(error)) from error

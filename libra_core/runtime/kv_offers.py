@@ -23,9 +23,10 @@ class KvOffers:
         self._deadline_s = deadline_s
 
     async def __call__(self, held: HeldContext, request: GenerationRequest) -> Mapping[str, Any] | None:
-        member = self._fleet.members.get(held.engine_id)
+        member = self._fleet.source(held.engine_id)
         if member is None:
             return None
+        member.running += 1  # an engine that leaves stays until it has answered
         tokens = request.token_ids[: held.tokens + 1]
         asked = member.handle.offer_kv.remote(request.request_id, tokens, held.version)
         try:
@@ -34,6 +35,8 @@ class KvOffers:
             logger.info("%s handed nothing over for %s within %.0f s", held.engine_id, request.request_id, self._deadline_s)
         except RayError as error:
             logger.info("%s handed nothing over for %s: %s", held.engine_id, request.request_id, first_line(error))
+        finally:
+            member.running -= 1
         return None
 
 

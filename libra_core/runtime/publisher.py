@@ -88,19 +88,19 @@ class WeightPublisher:
 
     def _join_group(self) -> BroadcastWeights:
         """Form the group of trainer rank 0 and all engine workers, again whenever an engine was replaced."""
-        members = tuple(sorted(ask("the fleet's state", self._coordinator.state.remote())["members"]))
+        group: dict[EngineId, int] = ask("the engines of a broadcast", self._coordinator.form_broadcast.remote())
         if self._layout is None:
             tensors = self._trainer.ranks.call("export_metadata", deadline_s=self._deadline_s)[0]
             self._layout = BroadcastWeights(
                 tensors=tuple(TensorMeta(name=name, dtype=dtype, shape=tuple(shape)) for name, dtype, shape in tensors)
             )
-        if members != self._members:
+        if tuple(group) != self._members:
             host, port = self._trainer.rendezvous()
-            world_size = ask("the broadcast group's size", self._coordinator.broadcast_size.remote())
+            world_size = 1 + sum(group.values())
             joining = self._coordinator.open_broadcast.remote(host, port, world_size)
             self._trainer.ranks.call("open_broadcast", host, port, world_size, deadline_s=self._deadline_s)
             ask("the engines to join the broadcast group", joining, self._deadline_s)
-            self._members = members
+            self._members = tuple(group)
         return self._layout
 
     def _send(self, order: PublicationOrder) -> Any:

@@ -1,25 +1,25 @@
 """The looks at the plan of one run: what was measured, what is proposed and decided, what became of it."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Protocol
+from typing import Any, Protocol
 
 from libra_core.config import LibraConfig
 from libra_core.costs.api import load_model
 from libra_core.errors import ConfigError
 from libra_core.planning.decision import Look, PastLooks, ReplanPolicy
-from libra_core.planning.experience import CostBook, ErrorBook
+from libra_core.planning.experience import CostBook, ErrorBook, restored_experience, saved_experience
 from libra_core.planning.problem import ModelShape
-from libra_core.planning.proposals import Standing, at_work, choose, propose_flips
-from libra_core.planning.run_costs import run_costs
+from libra_core.planning.proposals import Standing, at_work, choose, propose_in_run
+from libra_core.planning.run_costs import RunCosts, engine_degrees, run_costs
 from libra_core.planning.run_profile import RunMeter, RunSide, problem_of_run
 from libra_core.planning.transition import transition
 from libra_core.runtime.hybrid_pool import Recovery
 from libra_core.types.decision import Decision, Realised, Settled, Verdict
 from libra_core.types.lengths import LengthRecord
-from libra_core.types.plan import Plan
+from libra_core.types.plan import Plan, RolloutLayout
 from libra_core.types.profile import RunProfile
 from libra_core.types.reports import IterationReport
 from libra_core.types.transition import Tier, Transition, TransitionCost, TransitionOutcome, Verb
@@ -77,10 +77,11 @@ class Replanner:
         shape = ModelShape(
             num_layers=model.num_layers, weight_bytes=model.weight_bytes, kv_bytes_per_token=model.kv_bytes_per_token
         )
-        self._side = RunSide(costs=costs, model=shape)
         self._plan = plan = controller.plan()
-        self._grounding = f"measured in the run; decode law: {costs.engine_grounding(plan)}"
         costs.engines.coefficients(plan.rollout.engines[0][0])
+        degrees = engine_degrees(costs, plan.rollout.num_gpus) if rules.repartition else ()
+        self._side = RunSide(costs=costs, model=shape, num_gpus=plan.num_gpus, engine_degrees=degrees)
+        self._grounding = f"measured in the run; decode law: {_laws_rest_on(costs, plan, degrees)}"
         self._meter = RunMeter(costs.engines, plan, half_life_steps=rules.half_life_steps)
         self._policy = ReplanPolicy(
             horizon_steps=rules.horizon_steps,
@@ -89,7 +90,8 @@ class Replanner:
             hysteresis=rules.hysteresis,
         )
         self._past = PastLooks()
-        self._costs = CostBook(priors=dict.fromkeys(Tier, TransitionCost(start_s=rules.flip_cost_s)))
+        priors = {Tier.FLIP: rules.flip_cost_s, Tier.REPARTITION: rules.repartition_cost_s}
+        self._costs = CostBook(priors={tier: TransitionCost(start_s=seconds) for tier, seconds in priors.items()})
         self._errors = ErrorBook()
         self._times: dict[int, float] = {}
         self._records: list[LengthRecord] = []
@@ -97,6 +99,14 @@ class Replanner:
         """Step, plan and forecast iteration time of the look before: compared with what followed."""
         self._moving: _Applied | None = None
         self._unproven: list[_Applied] = []
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run goes on from: measured costs of transitions, and the forecasts' errors."""
+        return saved_experience(self._costs, self._errors)
+
+    def resume(self, saved: Any) -> None:
+        """Go on from `state`; raises `CheckpointError` for what is none."""
+        self._costs, self._errors = restored_experience(self._costs, saved)
 
     def is_due(self, step: int, *, asked: bool = False) -> bool:
         """Whether the plan is looked at after this iteration, by count or because somebody asked; not while it is changing."""
@@ -108,11 +118,12 @@ class Replanner:
         """Learn from an iteration, or from the run's end when there is none; returns what is now known of earlier decisions."""
         if report is None:
             return self._proven(at_end=True)
-        self._meter.observe(report)
+        self._meter.observe(report, fleet_changes=self._moves_engines())
         self._times[report.step] = report.t_iter_s
         plan = self._controller.plan()
         if plan != self._plan:
             self._plan = plan
+            self._meter.use(plan)
             self._on_plan(effective(plan))
         return [*self._ended(report.step), *self._proven(at_end=False)]
 
@@ -123,7 +134,7 @@ class Replanner:
         return self._meter.profile(step, len(self._records))
 
     def propose(self, profile: RunProfile) -> list[Look]:
-        """The plan that runs against each flip, under this profile."""
+        """The plan that runs against each flip and each re-partition, under this profile."""
         plan = self._controller.plan()
         problem = problem_of_run(self._config, self._side, plan, self._records, profile)
         standing = Standing(
@@ -133,9 +144,12 @@ class Replanner:
             errors=self._errors,
             grounding=self._grounding,
         )
-        looks = propose_flips(problem, plan, standing, streamed=self._config.streamed)
+        looks = propose_in_run(problem, plan, standing, streamed=self._config.streamed)
         if not looks:
-            raise ConfigError("no hybrid replica can change sides: every flip would leave no engine")
+            raise ConfigError(
+                "nothing can move: every flip would leave no engine, and engines of no other tp fit this model, these GPUs and "
+                "the longest trajectory"
+            )
         self._forecast = (profile.step, plan, looks[0].current.forecast.t_iter_s)
         return looks
 
@@ -150,6 +164,10 @@ class Replanner:
             return
         self._controller.begin(transition(decision.current.plan, decision.candidate.plan))
         self._moving = _Applied(decision=decision, before_s=self._before(decision.step))
+
+    def _moves_engines(self) -> bool:
+        """Whether engines of both plans may have served in an iteration that has just ended."""
+        return self._moving is not None and self._moving.decision.tier is Tier.REPARTITION
 
     def _ended(self, step: int) -> list[Settled]:
         if self._moving is None or (outcome := self._controller.outcome()) is None:
@@ -204,6 +222,12 @@ def cost_of(outcome: TransitionOutcome) -> TransitionCost:
     transfer = sum(seconds for action, seconds in outcome.seconds if action.startswith(tuple(_TRANSFERS)))
     total = sum(seconds for _, seconds in outcome.seconds)
     return TransitionCost(drain_s=drain, transfer_s=transfer, start_s=total - drain - transfer)
+
+
+def _laws_rest_on(costs: RunCosts, plan: Plan, degrees: Sequence[int]) -> str:
+    """Of the plan's engines and of those that may come instead; one sentence where all are the device's kernels."""
+    engines = RolloutLayout(engines=tuple((tp, 1) for tp in sorted({*degrees, *(tp for tp, _ in plan.rollout.engines)})))
+    return costs.engine_grounding(replace(plan, rollout=engines))
 
 
 def effective(plan: Plan) -> Plan:

@@ -84,8 +84,13 @@ class RolloutClient:
         return summarise_batch(step, groups, counts, wait, lengths)
 
     def publish(self, version: PolicyVersion) -> PublicationReport:
+        """Waits for an engine while the fleet changes and none serves; no engine leaves meanwhile."""
         start_s = time.time()
-        report = self._publisher.publish(version)
+        self._await_engine()
+        try:
+            report = self._publisher.publish(version)
+        finally:
+            ask("the end of a publication", self._coordinator.end_publication.remote())
         self._publications.append((start_s, time.time()))
         return report
 
@@ -170,6 +175,13 @@ class RolloutClient:
         spans: list[TraceSpan] = ask("trace spans", self._coordinator.spans.remote(since_s))
         return [_chrome_event(span) for span in [*spans, *self._trainer.spans(since_s)] if span.start_s >= since_s]
 
+    def _await_engine(self) -> None:
+        """The coordinator ends the wait: engines are expected for a bounded time."""
+        begun = False
+        while not begun:
+            asked = self._coordinator.begin_publication.remote(_LOOK_EVERY_S)
+            begun = ask("an engine to publish to", asked, _LOOK_EVERY_S + _PREPARE_S)
+
     def _collect(self, step: int) -> Wait:
         """Take groups until the batch is whole."""
         batch_id, streamed = batch_name(step), self._config.streamed
@@ -187,20 +199,24 @@ class RolloutClient:
             if share.places == 0:
                 return wait
             self._trainer.check()
-            if not share.groups:
-                self._require_progress(step, share, timed_out=time.monotonic() >= end)
+            if not share.groups and self._require_progress(step, share, timed_out=time.monotonic() >= end):
+                end = time.monotonic() + self._config.rollout.batch_deadline_s
 
-    def _require_progress(self, step: int, share: Share, *, timed_out: bool) -> None:
-        """Publish again when that is what a replaced engine waits for; fail when nothing can fill the step any more."""
+    def _require_progress(self, step: int, share: Share, *, timed_out: bool) -> bool:
+        """Publish again when that is what a replaced engine waits for; fail when nothing can fill the step any more. True while
+        engines are replaced on purpose: the step's deadline begins when that is over."""
         state = ask("the fleet's state", self._coordinator.state.remote())
         if state["fault"]:
             raise ResourceError(f"step {step} cannot be filled, the rollout coordinator failed: {state['fault']}")
         if state["waiting_for_weights"]:
             self._publisher.publish(PolicyVersion(state["version"]))
+        elif state["expects_engines"]:
+            return True
         elif state["failure"] and not state["engines"]:
             raise ResourceError(f"step {step} cannot be filled, no engine is left: {state['failure']}")
         elif timed_out:
             raise DeadlineError(self._who_is_late(step, share.late, state))
+        return False
 
     def _who_is_late(self, step: int, late: tuple[int, ...], state: dict[str, Any]) -> str:
         waiting_for = f"groups {', '.join(map(str, late))} at their age limit" if late else "more finished groups"

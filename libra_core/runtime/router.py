@@ -5,13 +5,15 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import quantiles
 
 from libra_core.config import LibraConfig
-from libra_core.planning.run_laws import load_run_laws
+from libra_core.costs.api import load_model
+from libra_core.planning.run_costs import engine_degrees
+from libra_core.planning.run_laws import load_run_laws, run_costs_or_kernels
 from libra_core.ports.routing import NO_PROMPT, EngineLoad, FinishedTrajectory, TurnContext
 from libra_core.routing.buckets import Buckets, buckets_from_lengths, usual_quantiles
 from libra_core.routing.build import READS_TREE, Policy, RouterSetup, build_policy, plain_name
@@ -53,7 +55,8 @@ class FleetRouter:
 
     def __init__(self, config: LibraConfig, *, laws: dict[int, EngineLaw] | None, folder: Path, resumed: Path | None) -> None:
         self._config = config
-        self.degrees = tuple(sorted({group.tp for group in config.rollout.engines}))
+        self.degrees = self._configured = tuple(sorted({group.tp for group in config.rollout.engines}))
+        """Of the engines that serve or will, ascending: one bucket each."""
         self._laws = laws
         self._folder = folder
         self._tree = self._open_tree(resumed) if plain_name(config.routing.policy) in READS_TREE else None
@@ -97,6 +100,17 @@ class FleetRouter:
             if self._finished % _RETUNE_EVERY == 0 or self._finished == _FIRST_LIMITS_FROM:
                 self._retune()
 
+    def use_degrees(self, degrees: Collection[int]) -> tuple[int, ...]:
+        """The fleet has engines of these degrees from here on. Limits of other buckets than the configured ones follow the
+        lengths, and where trajectories ended in the old ones says nothing of the new ones."""
+        wanted = tuple(sorted(set(degrees)))
+        if wanted != self.degrees:
+            self.degrees = wanted
+            self._endings.clear()
+            self._buckets = self._first_buckets()
+            self._policy.retune(self._buckets, self._costs())
+        return self.degrees
+
     def note_move(self, turn: TurnContext) -> None:
         self._moves += 1
         self._moved_tokens += turn.context_tokens
@@ -122,9 +136,10 @@ class FleetRouter:
         self._ahead_s += seconds
 
     def note_end(self, finished: FinishedTrajectory, tp: int, context_tokens: int) -> None:
-        """A trajectory has ended by itself, on an engine of that degree."""
+        """A trajectory has ended by itself, on an engine of that degree, which may have left the fleet by now."""
         moves = self._moves_of.pop(finished.trajectory_id, 0)
-        self._endings.append(Ending(generated_tokens=finished.generated_tokens, bucket=self.degrees.index(tp), moves=moves))
+        if tp in self.degrees:
+            self._endings.append(Ending(generated_tokens=finished.generated_tokens, bucket=self.degrees.index(tp), moves=moves))
         self._ended_tokens += context_tokens
 
     def report(self) -> RoutingReport:
@@ -207,9 +222,9 @@ class FleetRouter:
 
     def _first_buckets(self) -> Buckets:
         """Configured limits, or before anything has finished equal parts of the longest possible trajectory."""
-        if self._lengths and self._config.routing.limits_tokens is None:
+        given, longest, count = self._given_limits, self._config.rollout.max_new_tokens, len(self.degrees)
+        if self._lengths and given is None:
             return self._buckets_of_lengths()
-        given, longest, count = self._config.routing.limits_tokens, self._config.rollout.max_new_tokens, len(self.degrees)
         parts = given if given is not None else [longest * (step + 1) / count for step in range(count - 1)]
         return Buckets(degrees=self.degrees, limits=(*map(float, parts), math.inf))
 
@@ -236,12 +251,17 @@ class FleetRouter:
         measured = {} if self._config.rollout.kv_transfer.connector is None else self._meter.s_per_token()
         return table_for(self._buckets, lengths, self._laws, move_s_per_token=measured)
 
+    @property
+    def _given_limits(self) -> tuple[int, ...] | None:
+        return self._config.routing.limits_tokens if self.degrees == self._configured else None
+
     def _buckets_of_lengths(self) -> Buckets:
-        cuts = self._config.routing.limit_quantiles or usual_quantiles(len(self.degrees))
+        given = self._config.routing.limit_quantiles if self.degrees == self._configured else None
+        cuts = given or usual_quantiles(len(self.degrees))
         return buckets_from_lengths(self._lengths, self.degrees, cuts)
 
     def _retune(self) -> None:
-        if self._config.routing.limits_tokens is None:
+        if self._given_limits is None:
             self._buckets = self._buckets_of_lengths()
         self._policy.retune(self._buckets, self._costs())
 
@@ -254,19 +274,19 @@ def open_router(config: LibraConfig, model_folder: str, run_dir: Path) -> FleetR
 
 def _laws(config: LibraConfig, model_folder: str) -> dict[int, EngineLaw] | None:
     """None, with the reason in the log, when this run's engines have no law; a 14B model's on A800 stand in."""
-    found, missing = load_run_laws(config, plan_of(config), model_folder)
+    plan = plan_of(config)
+    found, missing = load_run_laws(config, plan, model_folder)
     if found.fleet is None:
         logger.warning("routing weighs engines as those of a 14B model on A800: %s", "; ".join(missing))
         return None
-    degrees = [tp for tp, _ in plan_of(config).rollout.engines]
+    degrees = [tp for tp, _ in plan.rollout.engines]
+    laws = {tp: engine.coefficients for tp, engine in zip(degrees, found.fleet.engines, strict=True)}
+    if config.replanning.repartition:
+        costs = run_costs_or_kernels(config, load_model(model_folder))
+        laws |= {tp: costs.engines.coefficients(tp) for tp in engine_degrees(costs, plan.rollout.num_gpus)}
     return {
-        tp: EngineLaw(
-            a_s=engine.coefficients.a_s,
-            b_s=engine.coefficients.b_s,
-            c_s=engine.coefficients.c_s,
-            prefill_s_per_token=engine.coefficients.prefill_b_s_per_token,
-        )
-        for tp, engine in zip(degrees, found.fleet.engines, strict=True)
+        tp: EngineLaw(a_s=law.a_s, b_s=law.b_s, c_s=law.c_s, prefill_s_per_token=law.prefill_b_s_per_token)
+        for tp, law in laws.items()
     }
 
 

@@ -45,6 +45,8 @@ Report = Callable[[str, float], None]
 _STOP_DEADLINE_S = 40.0
 _FORECAST = "forecast"
 """Name of the forecast history in a checkpoint."""
+_REPLANNING = "replanning"
+"""Name of what transitions cost and forecasts were off by."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,7 +58,7 @@ class Connection:
     trainer: TrainerClient
     controller: ControllerClient
     planner: Replanner | None = None
-    """Where hybrid replicas can change sides."""
+    """Where hybrid replicas can change sides, or engines be divided anew."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -131,7 +133,7 @@ def _start_actors(session: Session, model_folder: str, resume_from: Path | None,
     starting_trainers = session.controller.start_trainers.remote()
     report("starting the trainer", 0.1)
     ranks = TrainerGroup(_started("the trainer", starting_trainers, config.training.start_deadline_s))
-    version, cursor, history = _restore(config, ranks, resume_from)
+    version, cursor, carried = _restore(config, ranks, resume_from)
     store = actor(TrajectoryStoreActor, "store").remote(_store_spec(config), cursor)
     scorer = actor(RewardActor, "scorer").remote(config, model_folder, store)
     coordinator = actor(RolloutCoordinatorActor, "coordinator").remote(config, model_folder, cursor, version, session.ref.run_dir)
@@ -149,16 +151,20 @@ def _start_actors(session: Session, model_folder: str, resume_from: Path | None,
     ask("the coordinator to begin", coordinator.begin.remote())
     forecaster = open_forecaster(config, plan_of(config), model_folder)
     if forecaster is not None:
-        forecaster.resume(history)
+        forecaster.resume(carried.get(_FORECAST))
         trainer.carry(_FORECAST, forecaster.state)
     rollout.begin_iterations(forecaster)
     controller = ControllerClient(session.controller)
+    planner = _open_planner(config, model_folder, controller, (rollout, forecaster))
+    if planner is not None:
+        planner.resume(carried.get(_REPLANNING))
+        trainer.carry(_REPLANNING, planner.state)
     session.connection = Connection(
         rollout=rollout,
         reward=RewardClient(scorer),
         trainer=trainer,
         controller=controller,
-        planner=_open_planner(config, model_folder, controller, (rollout, forecaster)),
+        planner=planner,
     )
     report("ready", 1.0)
 
@@ -167,7 +173,7 @@ def _open_planner(
     config: LibraConfig, model_folder: str, controller: ControllerClient, monitored: tuple[RolloutClient, RunForecaster | None]
 ) -> Replanner | None:
     """Forecasts of the run follow the plan."""
-    if not config.elastic.hybrid_replicas:
+    if not config.elastic.hybrid_replicas and not config.replanning.repartition:
         return None
     rollout, forecaster = monitored
 
@@ -195,15 +201,17 @@ def _started(what: str, starting: Any, deadline_s: float) -> Any:
     return ask(f"{what} to start", starting, deadline_s + _STOP_DEADLINE_S)
 
 
-def _restore(config: LibraConfig, ranks: TrainerGroup, resume_from: Path | None) -> tuple[PolicyVersion, PromptCursor, Any]:
-    """Version, prompts and forecast history to go on from; a fresh run begins at version 0 with prompt 0 and without history."""
+def _restore(
+    config: LibraConfig, ranks: TrainerGroup, resume_from: Path | None
+) -> tuple[PolicyVersion, PromptCursor, dict[str, Any]]:
+    """Version, prompts and what else a checkpoint carries; a fresh run begins at version 0 with prompt 0 and nothing more."""
     if resume_from is None:
-        return PolicyVersion(0), PromptCursor(next_index=0, untrained=()), None
+        return PolicyVersion(0), PromptCursor(next_index=0, untrained=()), {}
     deadline_s = config.training.start_deadline_s
     extra = ranks.call("load", str(resume_from), deadline_s=deadline_s)[0]
     version = PolicyVersion(ranks.call("version", deadline_s=deadline_s)[0])
     cursor = extra["cursor"]
-    return version, PromptCursor(next_index=cursor["next_index"], untrained=tuple(cursor["untrained"])), extra.get(_FORECAST)
+    return version, PromptCursor(next_index=cursor["next_index"], untrained=tuple(cursor["untrained"])), extra
 
 
 def _store_spec(config: LibraConfig) -> StoreSpec:

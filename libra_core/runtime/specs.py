@@ -20,9 +20,12 @@ _SHARED_MEMORY = Path("/dev/shm")
 def plan_of(config: LibraConfig) -> Plan:
     """The plan that the configuration asks for."""
     layout = config.training.layout
+    engines: dict[int, int] = {}
+    for group in config.rollout.engines:
+        engines[group.tp] = engines.get(group.tp, 0) + group.count
     return Plan(
         train=TrainLayout(tp=layout.tp, pp=layout.pp, dp=layout.dp),
-        rollout=RolloutLayout(engines=tuple((group.tp, group.count) for group in config.rollout.engines)),
+        rollout=RolloutLayout(engines=tuple(engines.items())),
         hybrid_replicas=config.elastic.hybrid_replicas,
     )
 

@@ -4,12 +4,27 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
-from libra_core.types.transition import Action, Transition, TransitionOutcome
+from libra_core.types.plan import Plan
+from libra_core.types.transition import Action, Tier, Transition, TransitionOutcome
 
 logger = logging.getLogger(__name__)
 
 Perform = Callable[[Action], Awaitable[None]]
 """Does one action, or finds it done already; raises when it cannot be done within its deadline."""
+
+
+def refusal(move: Transition, active: Plan) -> str:
+    """Why a running session does not begin it; empty where it does."""
+    if move.source != active:
+        return "the plan has changed since this was decided"
+    if move.tier is Tier.RELAYOUT:
+        return "the core training layout does not change in a running session; start a run with another training.layout"
+    if move.tier is Tier.REPARTITION and active.hybrid_replicas:
+        return (
+            f"{active.hybrid_replicas} hybrid replicas hold some of the engines, which keep their degree; "
+            "only a fleet without hybrids is re-partitioned"
+        )
+    return ""
 
 
 async def carry_out(transition: Transition, perform: Perform) -> TransitionOutcome:

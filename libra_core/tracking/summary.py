@@ -37,6 +37,8 @@ class RunSummary:
     """What became of the trajectories of all steps, counted by id; `lost` and `doubled` are 0."""
     replanning: dict[str, Any] = field(default_factory=dict[str, Any])
     """Looks at the plan, the time that they took, and predicted and realised gain of what was applied."""
+    stopped_early: bool = False
+    """By `libra stop`; the run can be resumed."""
     mlflow_run_id: str | None = None
     mlflow_url: str | None = None
 
@@ -45,7 +47,9 @@ class RunSummary:
 
     def metrics(self) -> dict[str, float]:
         """`summary/*` and `heldout/*`, for comparison between runs."""
-        values = {key: value for key, value in asdict(self).items() if isinstance(value, int | float)}
+        values = {
+            key: value for key, value in asdict(self).items() if isinstance(value, int | float) and not isinstance(value, bool)
+        }
         return {f"summary/{key}": float(value) for key, value in values.items()} | {
             f"heldout/{key}": value for key, value in self.heldout.items()
         }

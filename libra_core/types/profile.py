@@ -29,3 +29,6 @@ class RunProfile:
     train_s_per_token_of: dict[int, float] = field(default_factory=dict[int, float])
     """`train_s_per_token` of the steps in which so many replicas trained. Replicas that share a host's cores or links slow each
     other down, so what one of them takes is not what it would take alone."""
+    decode_ratio_of: dict[int, float] = field(default_factory=dict[int, float])
+    """`decode_ratio` of engines of that degree; it holds for degrees that have served."""
+    prefill_ratio_of: dict[int, float] = field(default_factory=dict[int, float])

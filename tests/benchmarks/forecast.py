@@ -3,7 +3,8 @@
     python tests/benchmarks/forecast.py [--json] [--quick]
 
 The law of a step is measured on equal sequences (batch x context) and must then forecast the makespan of 64 sequences of
-lognormal lengths that start together. Both in CPU seconds of the engine's process: the host may be busy with other work.
+lognormal lengths that start together. Both in CPU seconds of the engine's process, and medians of several visits: the host may
+be busy with other work.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import platform
 import tempfile
 from contextlib import closing
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
@@ -30,11 +32,17 @@ def spread_lengths(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return rng.integers(40, 400, TRAJECTORIES), generated
 
 
+def run_batch(meter: EngineMeter, prompts: np.ndarray, generated: np.ndarray) -> float:
+    """Seconds of one real batch."""
+    return meter.seconds([(meter.prompt(int(p)), int(g)) for p, g in zip(prompts, generated, strict=True)])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="only the JSON line")
     parser.add_argument("--quick", action="store_true", help="coarser grid")
     parser.add_argument("--batches", type=int, default=3, help="real batches to forecast")
+    parser.add_argument("--visits", type=int, default=3, help="runs of each batch, with fresh prompts of equal lengths")
     options = parser.parse_args()
     grid = QUICK if options.quick else Grid(degrees=(1,))
     say = (lambda text: None) if options.json else print
@@ -44,16 +52,15 @@ def main() -> None:
         with closing(meter):
             law = measure(meter, 1, grid, say)
             limits = EngineLimits(kv_tokens=law.kv_tokens, max_num_seqs=TRAJECTORIES)
-            rows = []
-            for seed in range(options.batches):
-                prompts, generated = spread_lengths(seed)
-                jobs = [(meter.prompt(int(p)), int(g)) for p, g in zip(prompts, generated, strict=True)]
-                measured = meter.seconds(jobs)
-                forecast = RequestTable(prompts, generated).makespan_s(0, TRAJECTORIES - 1, law.coefficients, limits)
-                rows.append(
-                    {"seed": seed, "forecast_s": forecast, "measured_s": measured, "error": forecast / measured - 1,
-                     "longest": int(generated.max()), "generated": int(generated.sum())}
-                )  # fmt: skip
+            lengths = [spread_lengths(seed) for seed in range(options.batches)]
+            visits = [[run_batch(meter, *pair) for pair in lengths] for _ in range(options.visits)]
+    rows = []
+    for seed, ((prompts, generated), seconds) in enumerate(zip(lengths, zip(*visits, strict=True), strict=True)):
+        forecast = RequestTable(prompts, generated).makespan_s(0, TRAJECTORIES - 1, law.coefficients, limits)
+        rows.append(
+            {"seed": seed, "forecast_s": forecast, "measured_s": median(seconds), "error": forecast / median(seconds) - 1,
+             "visits_s": seconds, "longest": int(generated.max()), "generated": int(generated.sum())}
+        )  # fmt: skip
     errors = [abs(row["error"]) for row in rows]
     result = {
         "machine": platform.processor() or platform.machine(),

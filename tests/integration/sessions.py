@@ -1,6 +1,7 @@
 """Builders for tests that run a whole session: a random tiny policy, and the processes that belong to the test."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -88,3 +89,16 @@ def own_processes(title: str) -> list[psutil.Process]:
         except psutil.NoSuchProcess:
             continue
     return found
+
+
+def run_until(
+    connection: Connection, step: int, done: Callable[[], Any], within_s: float = 240.0
+) -> tuple[int, list[UpdateReport]]:
+    """Iterations go on while something happens in the background."""
+    updates: list[UpdateReport] = []
+    end = time.monotonic() + within_s
+    while not done():
+        assert time.monotonic() < end, f"not done after {within_s:.0f} s and {step} steps"
+        updates.append(iterate(connection, step)[1])
+        step += 1
+    return step, updates

@@ -1,6 +1,5 @@
 """A running session whose hybrid replica changes sides: real engines, core and replica; nothing lost, nothing doubled."""
 
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,8 +7,7 @@ import pytest
 
 from libra_core.config import LibraConfig
 from libra_core.planning.transition import transition
-from libra_core.runtime.session import Connection
-from tests.integration.sessions import iterate, own_processes, random_policy, session, small_config
+from tests.integration.sessions import iterate, own_processes, random_policy, run_until, session, small_config
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -28,16 +26,6 @@ def elastic(model: Path, root: Path, steps: int = 5000) -> LibraConfig:
         training={"steps": steps, "loss": {"entropy_coefficient": 0.01}},
         elastic={"hybrid_replicas": 1, "contribution_s": 20.0},
     )
-
-
-def run_until(connection: Connection, step: int, done, within_s: float = 240.0) -> tuple[int, list]:
-    """Iterations go on while something happens in the background."""
-    updates, end = [], time.monotonic() + within_s
-    while not done():
-        assert time.monotonic() < end, f"not done after {within_s:.0f} s and {step} steps"
-        updates.append(iterate(connection, step)[1])
-        step += 1
-    return step, updates
 
 
 def test_a_hybrid_trains_and_serves_again_while_the_core_keeps_stepping(model: Path, tmp_path: Path) -> None:

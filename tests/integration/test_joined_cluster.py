@@ -3,6 +3,7 @@
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from ray.cluster_utils import Cluster
 from ray.util import placement_group_table
 
 from libra_core.errors import ResourceError
-from tests.integration.sessions import iterate, random_policy, session, small_config
+from libra_core.planning.transition import transition
+from tests.integration.sessions import iterate, random_policy, run_until, session, small_config
 
 pytestmark = pytest.mark.integration
 
@@ -54,6 +56,40 @@ def test_trainer_and_engines_on_two_nodes_of_a_joined_cluster_train_and_leave_it
         assert ray.available_resources()["gpu_slot"] == 3.0, "everything was given back"
     finally:
         ray.shutdown()
+
+
+@pytest.mark.slow
+def test_a_hybrid_of_another_node_trains_and_serves_again_with_weights_by_broadcast(
+    cluster: str, model: Path, tmp_path: Path
+) -> None:
+    config = small_config(
+        model,
+        tmp_path,
+        backend={"ray_address": cluster},
+        rollout={"engines": [{"tp": 1, "count": 2}], "max_new_tokens": 64},
+        training={"steps": 5000, "loss": {"entropy_coefficient": 0.01}},
+        elastic={"hybrid_replicas": 1, "contribution_s": 20.0},
+    )
+    with session(config, tmp_path / "run") as connection:
+        assert not config.weights_by_file
+        controller = connection.controller
+        serving = controller.plan()
+        training = replace(serving, hybrids_training=1)
+        step = 0
+        for source, target, engines in ((serving, training, {"engine-0"}), (training, serving, {"engine-0", "hybrid-0e1"})):
+            iterate(connection, step)
+            controller.begin(transition(source, target))
+            step, _ = run_until(connection, step + 1, lambda: controller.outcome() is not None)
+            outcome = controller.outcome()
+            assert outcome.applied, outcome.error
+            _, update, publication = iterate(connection, step)
+            assert update.hybrid_replicas == target.hybrids_training
+            assert {part.engine_id for part in publication.engines} == engines
+            assert publication.canary_max_error < 1e-4
+            step += 1
+        audit = connection.rollout.audit()
+        assert (audit.lost, audit.doubled, audit.failed) == (0, 0, 0)
+        assert audit.taken == audit.trained == 16 * step
 
 
 def test_no_cluster_at_the_address_is_a_sentence_within_seconds(model: Path, tmp_path: Path) -> None:

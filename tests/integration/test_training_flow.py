@@ -14,6 +14,7 @@ from prefect.testing.utilities import prefect_test_harness
 
 from flows.parameters import TrainParameters
 from flows.replanning import ask_for_look
+from flows.stopping import ask_to_stop
 from flows.training import train
 from libra_core.config.loading import process_environment
 from libra_core.errors import ResourceError, TrainerLostError
@@ -189,3 +190,27 @@ def test_a_look_asked_for_from_outside_is_made_after_the_next_iteration(training
     run_dir = Path(training(backend).run_dir)
     assert keeper.asked == [2]
     assert [row["step"] for row in read_decisions(run_dir)] == [2]
+
+
+def test_a_run_asked_to_stop_saves_a_checkpoint_and_is_resumed_to_its_end(training: Training) -> None:
+    backend = FakeBackend()
+    taking = backend.taken
+
+    class StopsAtOne(list[int]):
+        """The request arrives while the second batch is taken."""
+
+        def append(self, step: int) -> None:
+            super().append(step)
+            if step == 1:
+                ask_to_stop(training.run_folder())
+
+    backend.taken = StopsAtOne(taking)
+    summary = training(backend, "training.checkpoint.every_steps=0", "workload.heldout_prompts=4")
+    run_dir = Path(summary.run_dir)
+    assert (summary.stopped_early, summary.steps, summary.heldout) == (True, 2, {})
+    assert backend.checkpoints == [2]
+    assert training.mlflow_run(run_dir).info.status == "KILLED"
+
+    resumed = training(FakeBackend(start_version=2), resume=run_dir)
+    assert (resumed.stopped_early, resumed.steps) == (False, STEPS)
+    assert training.mlflow_run(run_dir).info.status == "FINISHED"

@@ -7,13 +7,13 @@ import pytest
 
 from libra_core.errors import ConfigError
 from libra_core.planning.candidates import Bench, open_bench
-from libra_core.planning.decision import Look, PastLooks, ReplanPolicy
+from libra_core.planning.decision import Look, PastLooks, ReplanPolicy, tier_of
 from libra_core.planning.experience import CostBook, ErrorBook
 from libra_core.planning.lengths import LengthTable
 from libra_core.planning.problem import Cluster, Costs, PlanningProblem
-from libra_core.planning.proposals import Standing, at_work, choose, flips, forecast_of, propose
+from libra_core.planning.proposals import Standing, at_work, choose, flips, forecast_of, propose, propose_in_run
 from libra_core.planning.training_tree import Cuts
-from libra_core.types.decision import Verdict
+from libra_core.types.decision import Reason, Verdict
 from libra_core.types.forecast import Candidate, Mode, Term
 from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
 from libra_core.types.transition import Tier, TransitionCost
@@ -33,7 +33,8 @@ def running(*, training: int = 0, hybrids: int = 2, engines: int = 4, tp: int = 
 
 
 def small(lengths: LengthTable | None = None, **changes: object) -> PlanningProblem:
-    return problem(GPUS, 128, group_size=8, cluster=Cluster(num_gpus=GPUS), lengths=lengths or heavy_tailed(128), **changes)
+    fields = {"group_size": 8, "cluster": Cluster(num_gpus=GPUS), "lengths": lengths or heavy_tailed(128)}
+    return problem(GPUS, 128, **(fields | changes))
 
 
 def bench(lengths: LengthTable | None = None, **changes: object) -> Bench:
@@ -146,6 +147,58 @@ def test_a_flip_that_pays_is_found_when_the_trainer_binds() -> None:
     assert (decision.verdict, decision.tier) == (Verdict.SWITCH, Tier.FLIP)
     assert decision.candidate.plan.hybrids_training == 2
     assert decision.horizon_steps == 160
+
+
+def rollout_degrees(plan: Plan, *degrees: int, **changes: object) -> list[Plan]:
+    """What a session proposes to run instead, when engines may have these degrees."""
+    looks = propose_in_run(small(rollout_degrees=degrees, **changes), plan, BOOKS, streamed=True)
+    return [look.candidate.plan for look in looks]
+
+
+def test_every_other_degree_takes_all_gpus_beside_the_trainer() -> None:
+    plan = running(hybrids=0, tp=4)
+    found = rollout_degrees(plan, 1, 2, 4, 8)
+    assert [dict(other.rollout.engines) for other in found] == [{1: 16}, {2: 8}, {8: 2}]
+    assert {other.train for other in found} == {plan.train}
+    assert {tier_of(plan, other) for other in found} == {Tier.REPARTITION}
+
+
+def test_engines_stay_where_some_belong_to_hybrids_or_no_other_degree_is_asked_for() -> None:
+    flipped = rollout_degrees(running(hybrids=2, tp=4), 1, 2, 4, 8)
+    assert {other.rollout for other in flipped} == {running().rollout}
+    assert rollout_degrees(running(hybrids=0, tp=4), 4) == []
+
+
+def test_a_degree_whose_cache_holds_no_longest_trajectory_is_not_proposed() -> None:
+    table = {tp: (*row[:4], 30_000 * tp) for tp, row in STUDY.items()}
+    costs = Costs(engines=TableEngines(table), trainer=PlainTrainer(), moving=ConstantMoving())
+    found = rollout_degrees(running(hybrids=0, tp=4), 1, 2, 4, costs=costs)
+    assert [dict(other.rollout.engines) for other in found] == [{2: 8}]
+
+
+def test_gpus_that_a_degree_leaves_idle_are_used_again_by_the_next() -> None:
+    """Three GPUs of a node beside the trainer: one engine of tp 2 wastes one, three of tp 1 do not."""
+    cluster = Cluster(num_gpus=7, gpus_per_node=8)
+    plan = replace(running(hybrids=0, tp=1, engines=3), train=TrainLayout(tp=4))
+    asked = {"cluster": cluster, "costs": Costs(engines=TableEngines(STUDY), trainer=PlainTrainer(), moving=ConstantMoving())}
+    (there,) = rollout_degrees(plan, 1, 2, **asked)
+    assert dict(there.rollout.engines) == {2: 1}
+    (back,) = rollout_degrees(there, 1, 2, **asked)
+    assert dict(back.rollout.engines) == {1: 3}
+
+
+def test_a_repartition_that_pays_must_win_twice_and_costs_what_its_kind_cost() -> None:
+    """Engines of tp 1 decode long trajectories slowly; at η = 0 the slowest one sets the iteration's time."""
+    plan = running(hybrids=0, tp=1, engines=16)
+    book = BOOKS.costs.including(Tier.REPARTITION, TransitionCost(start_s=30.0))
+    looks = propose_in_run(
+        small(staleness=0, rollout_degrees=(1, 4)), plan, replace(BOOKS, costs=book, errors=ErrorBook()), streamed=True
+    )
+    first = choose(looks, ReplanPolicy(), PastLooks())
+    assert (first.verdict, first.reason, first.cost.total_s) == (Verdict.KEEP, Reason.NOT_PERSISTENT, 30.0)
+    second = choose(looks, ReplanPolicy(), PastLooks().after(first))
+    assert (second.verdict, second.tier) == (Verdict.SWITCH, Tier.REPARTITION)
+    assert dict(second.candidate.plan.rollout.engines) == {4: 4}
 
 
 def test_looks_compare_both_plans_under_the_newest_lengths_with_the_cost_of_their_kind() -> None:

@@ -10,12 +10,13 @@ from libra_core.costs.api import StepCoefficients, TrainingLoad, TrainingShape, 
 from libra_core.errors import ConfigError
 from libra_core.planning.experience import CostBook, ErrorBook
 from libra_core.planning.problem import ModelShape
-from libra_core.planning.proposals import Standing, propose_flips
+from libra_core.planning.proposals import Standing, propose_in_run
 from libra_core.planning.run_costs import run_costs
 from libra_core.planning.run_profile import MeasuredEngines, MeasuredTrainer, RunMeter, RunSide, problem_of_run
 from libra_core.runtime.specs import plan_of
 from libra_core.types.forecast import Term
 from libra_core.types.lengths import LengthRecord
+from libra_core.types.plan import RolloutLayout
 from libra_core.types.profile import RunProfile
 from libra_core.types.reports import EngineWork, IterationReport
 from libra_core.types.transition import Tier, TransitionCost
@@ -79,6 +80,20 @@ def test_engines_are_the_law_times_what_their_steps_took_over_it() -> None:
     assert coefficients.step_s(5, 0) == pytest.approx(0.045)
 
 
+def test_engines_of_each_degree_are_believed_as_they_were_measured_and_others_as_the_newest() -> None:
+    """Twice their law at tp 1; at tp 2 four times. An iteration in which both served tells of neither."""
+    law = TableEngines({tp: (0.01, 0.001, 0.0, 0.0, 10_000) for tp in (1, 2, 4)})
+    meter = RunMeter(law, PLAN, half_life_steps=3.0)
+    meter.observe(step(0, work=EngineWork(decode_s=3.0, prefill_s=0.0, steps=100, tokens=500)))
+    meter.observe(step(1, work=EngineWork(decode_s=90.0, prefill_s=0.0, steps=100, tokens=500)), fleet_changes=True)
+    meter.use(replace(PLAN, rollout=RolloutLayout(engines=((2, 1),))))
+    before = meter.profile(2, trajectories=10)
+    assert before.decode_ratio == pytest.approx(2.0), "the newest that was measured"
+    meter.observe(step(2, work=EngineWork(decode_s=6.0, prefill_s=0.0, steps=100, tokens=500)))
+    engines = MeasuredEngines(law, meter.profile(3, trajectories=10), 1.0)
+    assert [engines.coefficients(tp).a_s for tp in (1, 2, 4)] == pytest.approx([0.02, 0.04, 0.04])
+
+
 def test_a_replica_more_halves_the_work_but_not_what_comes_once_a_step() -> None:
     trainer = MeasuredTrainer(PlainTrainer(), profile(train_s_per_token=1e-3, train_fixed_s=0.2, between_s=0.3))
     one, two = (trainer.estimate(TrainingShape(dp=dp), LOAD).t_train_s for dp in (1, 2))
@@ -115,6 +130,7 @@ def test_a_flip_to_training_pays_when_the_trainer_binds_and_not_when_the_fleet_d
     side = RunSide(
         costs=replace(run_costs(CONFIG, model), engines=TableEngines({1: (0.01, 0.001, 0.0, 0.0, 1_000)})),
         model=ModelShape(num_layers=model.num_layers),
+        num_gpus=PLAN.num_gpus,
     )
     records = [LengthRecord(prompt_tokens=30, generated_tokens=(10, 10), tool_tokens=(30,), tool_s=(tool_s,), step=0)] * 4
     problem = problem_of_run(CONFIG, side, PLAN, records, profile(train_s_per_token=train_s_per_token, decode_ratio=0.2))
@@ -124,7 +140,7 @@ def test_a_flip_to_training_pays_when_the_trainer_binds_and_not_when_the_fleet_d
         costs=CostBook(priors=dict.fromkeys(Tier, TransitionCost(start_s=1.0))),
         errors=ErrorBook(),
     )
-    (look,) = propose_flips(problem, PLAN, standing, streamed=True)
+    (look,) = propose_in_run(problem, PLAN, standing, streamed=True)
     assert look.current.forecast.terms.binding is binds
     assert look.candidate.plan.hybrids_training == 1
     assert (look.candidate.forecast.t_iter_s < look.current.forecast.t_iter_s) is better

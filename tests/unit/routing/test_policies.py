@@ -2,6 +2,7 @@
 
 import gc
 import hashlib
+import math
 import random
 from collections.abc import Sequence
 
@@ -12,12 +13,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from libra_core.errors import ConfigError
-from libra_core.ports.routing import RoutingPolicy
-from libra_core.routing.build import POLICIES, RouterSetup, build_policy
+from libra_core.ports.routing import EngineLoad, RoutingPolicy
+from libra_core.routing.buckets import Buckets
+from libra_core.routing.build import POLICIES, Policy, RouterSetup, build_policy
 from libra_core.routing.costs import CostTable
 from libra_core.routing.expected_cost import ExpectedCost
 from libra_core.routing.prefix_tree import Cursor
-from libra_core.types.ids import TrajectoryId
+from libra_core.types.ids import EngineId, TrajectoryId
 from support.routing import BUCKETS, FLEET, OK, TIMEOUT, costs, engine, finished, turn
 
 TREE_POLICIES = ("expected_cost", "mean_p90", "most_likely")
@@ -29,7 +31,7 @@ def embed(texts: Sequence[str]) -> NDArray[np.float32]:
     return np.stack([np.random.default_rng(seed).normal(size=16) for seed in seeds]).astype(np.float32)
 
 
-def build(name: str, **options: object) -> RoutingPolicy:
+def build(name: str, **options: object) -> Policy:
     setup = {"total_tokens": lambda name: len(name), "embed": embed} | options
     return build_policy(name, RouterSetup(buckets=BUCKETS, costs=costs(), **setup))  # type: ignore[arg-type]
 
@@ -152,6 +154,25 @@ def test_a_lost_engine_is_replaced_by_one_that_is_there(name: str) -> None:
     teach(policy)
     assert policy.choose(turn(current="gone", returns=[TIMEOUT], generated=100), FLEET) in {item.engine_id for item in FLEET}
     assert policy.choose(turn(current="gone"), [FLEET[1]]) == "middle"
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_policy_follows_a_fleet_of_other_degrees(name: str) -> None:
+    policy = build(name)
+    teach(policy)
+    policy.choose(turn("live", returns=[OK]), FLEET)
+    one = Buckets(degrees=(2,), limits=(math.inf,))
+    four = Buckets(degrees=(1, 2, 4, 8), limits=(100.0, 1000.0, 4000.0, math.inf))
+    for buckets in (one, four, BUCKETS):
+        policy.retune(buckets, costs(buckets))
+        engines = [
+            EngineLoad(engine_id=EngineId(f"e{tp}"), tp=tp, in_flight=0, bucket=bucket)
+            for bucket, tp in enumerate(buckets.degrees)
+        ]
+        for returns, generated in (((), 0), ((TIMEOUT,), 100), ((OK, OK), 5000)):
+            state = turn(f"t{generated}", returns=returns, generated=generated)
+            assert policy.choose(state, engines) in {load.engine_id for load in engines}
+        teach(policy)
 
 
 @pytest.mark.parametrize("name", TREE_POLICIES)

@@ -48,13 +48,16 @@ def test_each_checkpoint_holds_the_history_of_its_own_step(ranks: Ranks, tmp_pat
     assert first["cursor"] == {"next_index": 7, "untrained": (3, 5)}
 
 
-def test_a_resumed_session_finds_prompts_and_history(ranks: Ranks, tmp_path: Path) -> None:
+def test_a_resumed_session_finds_prompts_and_all_that_was_carried(ranks: Ranks, tmp_path: Path) -> None:
     client = trainer(ranks, tmp_path)
     client.carry("forecast", lambda: {"weight": 1.0})
+    client.carry("replanning", lambda: {"costs": {}})
     client.save(4)
-    assert session._restore(LibraConfig(), ranks, tmp_path) == (4, CURSOR, {"weight": 1.0})  # type: ignore[arg-type]
+    version, cursor, carried = session._restore(LibraConfig(), ranks, tmp_path)  # type: ignore[arg-type]
+    assert (version, cursor) == (4, CURSOR)
+    assert (carried["forecast"], carried["replanning"]) == ({"weight": 1.0}, {"costs": {}})
 
 
 def test_a_checkpoint_without_history_resumes_without_one(ranks: Ranks, tmp_path: Path) -> None:
     trainer(ranks, tmp_path).save(4)
-    assert session._restore(LibraConfig(), ranks, tmp_path)[2] is None  # type: ignore[arg-type]
+    assert "forecast" not in session._restore(LibraConfig(), ranks, tmp_path)[2]  # type: ignore[arg-type]

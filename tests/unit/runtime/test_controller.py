@@ -13,9 +13,10 @@ from libra_core.elastic.membership import State
 from libra_core.errors import ResourceError
 from libra_core.planning.transition import transition
 from libra_core.runtime.controller import ClusterControllerActor
-from libra_core.runtime.engine_slots import EngineSlot, StartedEngine
 from libra_core.runtime.hybrid_pool import HybridPool
 from libra_core.types.ids import EngineId
+from libra_core.types.plan import Plan
+from support.core_engines import FakeWorld, config_of, fleet_plan
 from support.hybrid_workers import CONFIG, SERVING, FakeWorker
 
 ONE, TWO = replace(SERVING, hybrids_training=1), replace(SERVING, hybrids_training=2)
@@ -105,34 +106,87 @@ def test_a_recovery_that_fails_is_told() -> None:
     run(claim)
 
 
-class BrokenStarter:
-    """No engine comes up any more."""
-
-    def kill(self, slot: EngineSlot) -> None:
-        """Nothing to kill."""
-
-    def occupy(self, slot: EngineSlot, engine_id: EngineId) -> None:
-        slot.engine_id = engine_id
-
-    async def start(self, slot: EngineSlot) -> StartedEngine:
-        raise ResourceError(f"{slot.engine_id} did not start")
-
-
 def test_a_replica_is_called_back_for_an_engine_that_cannot_be_replaced() -> None:
     async def claim() -> None:
-        controller = Controller()
-        controller._starter = BrokenStarter()  # type: ignore[assignment]
-        place: Any = None
-        controller._slots = [EngineSlot(tp=1, placement=place, engine_id=EngineId("engine-0"), handle=None)]
+        controller, world = Controller(), FakeWorld(free=[1])
+        controller._core = world.core(CONFIG)
+        await controller._core.start_first((1,))
         assert await controller.flip(1)
         await controller.step()
-        with pytest.raises(ResourceError, match="engine-0r1 did not start"):
+        world.fails = "start"
+        with pytest.raises(ResourceError, match="no luck with start"):
             await controller.replace_engine(EngineId("engine-0"))
         while controller._tasks:
             await controller.step()
             await asyncio.sleep(0)
         assert await controller.plan() == SERVING
         assert [worker.state for worker in controller.workers] == ["serves", "serves"]
+
+    run(claim)
+
+
+class Divided(ClusterControllerActor):
+    """A fleet without hybrids, of which nothing is on Ray."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(config_of(), "nowhere", plan, None)
+        self.world = FakeWorld(free=[plan.rollout.num_gpus])
+        self._core = self.world.core(self._config)
+        self.misplaced: list[str] = []
+
+    async def start(self) -> None:
+        for engine in await self._core.start_first(self._plan.rollout.degrees):
+            self.world.serving[engine.engine_id] = engine
+
+    async def _placement_faults(self) -> list[str]:
+        return self.misplaced
+
+
+def test_engines_are_divided_anew_and_the_plan_says_so() -> None:
+    async def claim() -> None:
+        controller = Divided(fleet_plan({1: 4}))
+        await controller.start()
+        for target in (fleet_plan({2: 2}), fleet_plan({4: 1}), fleet_plan({1: 4})):
+            outcome = await controller.carry_out(transition(await controller.plan(), target))
+            assert outcome.applied, outcome.error
+            assert await controller.plan() == target
+            assert controller.world.served() == list(target.rollout.degrees)
+            assert controller.world.expects[-1] == 0.0
+
+    run(claim)
+
+
+def test_an_engine_that_ray_did_not_place_as_asked_leaves_the_old_plan() -> None:
+    async def claim() -> None:
+        controller = Divided(fleet_plan({1: 2}))
+        await controller.start()
+        controller.misplaced = ["engine-2 spans nodes a, b"]
+        outcome = await controller.carry_out(transition(fleet_plan({1: 2}), fleet_plan({2: 1})))
+        assert not outcome.applied
+        assert outcome.error == "after start engine engine-2 (tp 2): engine-2 spans nodes a, b"
+        assert await controller.plan() == fleet_plan({1: 2})
+        assert controller.world.served() == [1, 1]
+
+    run(claim)
+
+
+def test_engines_beside_hybrids_are_not_divided_anew() -> None:
+    async def claim() -> None:
+        controller = Controller()
+        target = replace(SERVING, rollout=fleet_plan({3: 1}).rollout)
+        outcome = await controller.carry_out(transition(SERVING, target))
+        assert not outcome.applied
+        assert "only a fleet without hybrids" in outcome.error
+        assert [worker.state for worker in controller.workers] == ["serves", "serves"]
+
+    run(claim)
+
+
+def test_nothing_replaces_an_engine_that_the_plan_does_not_have() -> None:
+    async def claim() -> None:
+        controller = Divided(fleet_plan({1: 2}))
+        await controller.start()
+        assert await controller.replace_engine(EngineId("engine-7")) is None
 
     run(claim)
 

@@ -11,7 +11,7 @@ from libra_core.config import load_config
 from libra_core.costs.api import load_model
 from libra_core.planning.experience import CostBook, ErrorBook
 from libra_core.planning.problem import ModelShape
-from libra_core.planning.proposals import Standing, propose_flips
+from libra_core.planning.proposals import Standing, propose_in_run
 from libra_core.planning.run_costs import run_costs
 from libra_core.planning.run_profile import RunSide, problem_of_run
 from libra_core.runtime.hybrid_pool import Recovery
@@ -144,11 +144,12 @@ def t_iter_s(host: Host) -> float:
     side = RunSide(
         costs=run_costs(CONFIG, model),
         model=ModelShape(num_layers=model.num_layers, kv_bytes_per_token=model.kv_bytes_per_token),
+        num_gpus=host.active.num_gpus,
     )
     newest = [record for record in host.records if record.step == host.step]
     standing = Standing(step=0, steps_left=1, costs=CostBook(priors={Tier.FLIP: TransitionCost()}), errors=ErrorBook())
     problem = problem_of_run(CONFIG, side, host.active, newest, truth)
-    return propose_flips(problem, host.active, standing, streamed=True)[0].current.forecast.t_iter_s
+    return propose_in_run(problem, host.active, standing, streamed=True)[0].current.forecast.t_iter_s
 
 
 def test_the_drift_moves_the_hybrid_to_training_and_back() -> None:

@@ -28,7 +28,7 @@ def ask(answer: Callable[..., Awaitable[Any]], held: HeldContext = HELD) -> Any:
     members = {EngineId("home"): EngineMember(engine_id=EngineId("home"), tp=1, kv_tokens=100, handle=handle)}
 
     async def claim() -> Any:
-        return await offers_of(CONFIGURED, cast("Fleet", SimpleNamespace(members=members)))(held, REQUEST)
+        return await offers_of(CONFIGURED, cast("Fleet", SimpleNamespace(source=members.get)))(held, REQUEST)
 
     return asyncio.run(claim())
 

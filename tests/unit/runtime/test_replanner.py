@@ -14,7 +14,7 @@ from libra_core.types.decision import Decision, Reason, Verdict
 from libra_core.types.lengths import LengthRecord
 from libra_core.types.plan import Plan
 from libra_core.types.reports import EngineWork, IterationReport
-from libra_core.types.transition import Transition, TransitionOutcome
+from libra_core.types.transition import Tier, Transition, TransitionOutcome, Verb
 from support.reports import iteration_report, publication_report, rollout_report, update_report
 
 CONFIG = validate_config(
@@ -164,6 +164,63 @@ def test_forecasts_are_compared_with_what_ran_and_a_lost_replica_changes_the_pla
     assert (told[0].train.dp, told[0].rollout.num_engines) == (2, 1)
 
 
+DIVIDED = validate_config(
+    {
+        "rollout": {"engines": [{"tp": 1, "count": 4}], "groups_per_step": 16},
+        "training": {"steps": 60},
+        "replanning": {"repartition": True, "every_steps": 5, "cooldown_steps": 5, "repartition_cost_s": 45.0},
+    }
+)
+
+
+def test_a_run_without_hybrids_looks_at_other_degrees_at_the_cost_of_their_kind() -> None:
+    session, told = Session(active=plan_of(DIVIDED)), list[Plan]()
+    keeper = Replanner(DIVIDED, str(MODEL), session, session, told.append)
+    for number in range(4):
+        keeper.settle(step(number))
+    looks = keeper.propose(keeper.profile(3))
+    assert [dict(look.candidate.plan.rollout.engines) for look in looks] == [{2: 2}, {4: 1}]
+    assert [look.cost.total_s for look in looks] == [45.0, 45.0]
+    assert "kernels of" in looks[0].grounding
+
+    other = looks[0].candidate.plan
+    paying = replace(keeper.decide(looks), verdict=Verdict.SWITCH, candidate=looks[0].candidate, tier=Tier.REPARTITION)
+    keeper.apply(paying)
+    assert [action.target for action in session.begun[0].actions if action.verb is Verb.START_ENGINE] == ["engine-4", "engine-5"]
+    session.end(applied=True)
+    keeper.settle(step(4))
+    assert told == [other], "forecasts follow the engines"
+    keeper.settle(step(5))
+    assert keeper.profile(5).decode_ratio_of.keys() == {1, 2}
+    back = keeper.propose(keeper.profile(5))[0]
+    assert back.candidate.plan == plan_of(DIVIDED)
+    assert back.cost.total_s == sum(seconds for _, seconds in SECONDS), "as it was measured"
+
+
+def test_a_fleet_for_which_there_is_no_other_degree_is_told() -> None:
+    alone = DIVIDED.model_copy(update={"replanning": DIVIDED.replanning.model_copy(update={"repartition": False})})
+    session = Session(active=plan_of(alone))
+    keeper = Replanner(alone, str(MODEL), session, session)
+    keeper.settle(step(0))
+    with pytest.raises(ConfigError, match="nothing can move"):
+        keeper.propose(keeper.profile(0))
+
+
 def test_seconds_of_actions_are_divided_by_kind() -> None:
     cost = cost_of(TransitionOutcome(plan=SERVING, applied=True, seconds=SECONDS))
     assert (cost.drain_s, cost.transfer_s, cost.start_s) == (1.0, 3.0, 6.0)
+
+
+def test_a_resumed_run_expects_what_transitions_cost_before() -> None:
+    session = Session()
+    keeper = planner(session)
+    for number in range(4):
+        keeper.settle(step(number))
+    look(keeper, 3)
+    session.end(applied=True)
+    keeper.settle(step(4))
+    resumed = planner(Session())
+    resumed.resume(keeper.state())
+    for number in range(4):
+        resumed.settle(step(number))
+    assert look(resumed, 3).cost == cost_of(TransitionOutcome(plan=TRAINING, applied=True, seconds=SECONDS))

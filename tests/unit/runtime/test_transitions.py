@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from libra_core.errors import ConfigError, ResourceError
 from libra_core.planning.transition import transition
-from libra_core.runtime.transitions import TransitionOutcome, carry_out
+from libra_core.runtime.transitions import TransitionOutcome, carry_out, refusal
 from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
 from libra_core.types.transition import Action, Tier, Transition, Verb
 
@@ -152,10 +152,52 @@ def test_doing_every_action_twice_changes_nothing_more() -> None:
     assert once.state() == twice.state()
 
 
-def test_gpus_are_freed_before_they_are_used() -> None:
-    change = transition(plan({1: 4}), plan({2: 2}))
-    verbs = [action.verb for action in change.actions]
-    assert verbs.index(Verb.START_ENGINE) > max(index for index, verb in enumerate(verbs) if verb is Verb.STOP_ENGINE)
+HOMOGENEOUS = st.sampled_from([{1: 8}, {2: 4}, {4: 2}, {8: 1}])
+
+
+@given(HOMOGENEOUS, HOMOGENEOUS, st.integers(0, 60))
+def test_gpus_are_freed_before_they_are_used_and_some_engine_serves_where_half_of_them_hold_a_new_one(
+    old: dict[int, int], new: dict[int, int], at: int
+) -> None:
+    """On the way there and, after a failure anywhere, on the way back."""
+    if old == new:
+        return
+    change = transition(plan(old, hybrids=0), plan(new, hybrids=0))
+    cluster, used, serving = Cluster.running(change.source), [8], [1]
+    cluster.fails = {at} if at < len(change.actions) else set()
+    do = cluster._do
+
+    def watched(action: Action) -> None:
+        do(action)
+        used.append(sum(int(word.split()[0].removeprefix("tp")) for word in cluster.engines.values() if "stopped" not in word))
+        serving.append(sum("serves" in word for word in cluster.engines.values()))
+
+    cluster._do = watched  # type: ignore[method-assign]
+    carried(change, cluster)
+    assert max(used) <= 8
+    assert min(serving) >= (1 if max(*old, *new) <= 4 else 0)
+
+
+def test_two_engines_of_two_halves_are_replaced_one_after_the_other() -> None:
+    lines = [str(action) for action in transition(plan({1: 4}), plan({2: 2})).actions]
+    half = ["drain engine engine-3 (tp 1)", "drain engine engine-2 (tp 1)", "stop engine engine-3 (tp 1)"]
+    assert lines[:3] == half
+    assert lines[4:7] == ["start engine engine-4 (tp 2)", "admit engine engine-4 (tp 2)", "drain engine engine-1 (tp 1)"]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (transition(plan({1: 4}, hybrids=0), plan({2: 2}, hybrids=0)), ""),
+        (transition(plan({1: 4}), plan({1: 4}, training=1)), ""),
+        (transition(plan({1: 4}), plan({2: 2})), "2 hybrid replicas hold some of the engines"),
+        (transition(plan({1: 4}), plan({1: 4}, dp=1)), "does not change in a running session"),
+    ],
+)
+def test_a_session_moves_hybrids_or_a_fleet_without_hybrids_and_refuses_the_rest(change: Transition, sentence: str) -> None:
+    found = refusal(change, change.source)
+    assert found == sentence if not sentence else sentence in found
+    assert "has changed since" in refusal(change, change.target)
 
 
 def test_impossible_transitions_are_refused() -> None:

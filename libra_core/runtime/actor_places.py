@@ -1,0 +1,45 @@
+"""Where the actors of a run are, asked once of each: no actor moves, and a trainer in a step would answer late."""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from libra_core.runtime.fleet import ActorHandle, first_line
+from libra_core.runtime.placement import Whereabouts, placement_faults
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 30.0
+
+
+class ActorPlaces:
+    """Owned by the controller's event loop."""
+
+    def __init__(self) -> None:
+        self._found: dict[Any, Whereabouts] = {}
+
+    def node_of(self, actor: ActorHandle) -> str:
+        """Empty while nobody has asked it."""
+        return self._found[actor].node if actor in self._found else ""
+
+    async def faults(self, groups: Mapping[str, Sequence[ActorHandle]], resource: str) -> list[str]:
+        """Against what a plan says of tensor-parallel groups and of each node's devices; see `placement_faults`."""
+        found: dict[str, list[Whereabouts]] = {}
+        for name, actors in groups.items():
+            answers = await asyncio.gather(*(self._where(actor) for actor in actors))
+            found[name] = [answer for answer in answers if answer is not None]
+        slots = {node["NodeID"]: node["Resources"].get(resource, 0.0) for node in ray.nodes()}
+        return placement_faults(found, slots_by_node=slots)
+
+    async def _where(self, actor: ActorHandle) -> Whereabouts | None:
+        """None for an actor that died: whoever replaces it is looked at then."""
+        try:
+            if actor not in self._found:
+                self._found[actor] = await asyncio.wait_for(actor.whereabouts.remote(), _LOOK_S)
+        except (RayError, TimeoutError) as error:
+            logger.info("an actor does not say where it is: %s", first_line(error))
+        return self._found.get(actor)

@@ -1,0 +1,239 @@
+"""While engines are replaced on purpose, turns and publications wait for them, and nobody is served from a half-known fleet."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from libra_core.config.loading import validate_config
+from libra_core.engines.weight_source import FileWeights
+from libra_core.errors import DeadlineError, EngineLostError, NumericsError
+from libra_core.runtime.engine_slots import StartedEngine
+from libra_core.runtime.fleet_keeper import FleetKeeper
+from libra_core.runtime.kv_offers import KvOffers
+from libra_core.runtime.prefill_ahead import HeldContext
+from libra_core.runtime.router import FleetRouter
+from libra_core.runtime.weights import PublicationOrder
+from libra_core.types.ids import EngineId, PolicyVersion
+from libra_core.types.reports import EnginePublication
+from libra_core.types.trajectory import GenerationRequest
+from support.core_engines import Remote
+from support.routing import OK, finished
+from tests.unit.runtime.test_fleet import turn
+
+CANARY = (1, 2, 3)
+ORDER = PublicationOrder(version=PolicyVersion(1), source=FileWeights(path="weights"))
+HELD = HeldContext(engine_id=EngineId("a"), tokens=4, version=PolicyVersion(0))
+REQUEST = GenerationRequest(request_id="t/1", token_ids=tuple(range(9)), max_new_tokens=1, temperature=1.0, stop_token_ids=())
+
+
+@dataclass
+class Engine:
+    """An engine's actor."""
+
+    scores: tuple[float, ...] = (-0.5, -0.25)
+    version: int = 0
+    answer: asyncio.Event = field(default_factory=asyncio.Event)
+    """Of an offer."""
+
+    def __getattr__(self, name: str) -> Remote:
+        return Remote(getattr(type(self), f"_{name}").__get__(self))
+
+    async def _update_weights(self, _source: Any, version: PolicyVersion, *_: Any) -> EnginePublication:
+        self.version = version
+        return EnginePublication(engine_id=EngineId("e"), pause_s=0.0, load_s=0.0, resume_s=0.0)
+
+    async def _score(self, _tokens: tuple[int, ...]) -> tuple[float, ...]:
+        return self.scores
+
+    async def _abort_all(self) -> None:
+        """Nothing runs."""
+
+    async def _offer_kv(self, *_: Any) -> dict[str, int]:
+        await self.answer.wait()
+        return {"version": 0}
+
+
+class Controller:
+    """Brings the replacement that the test puts in."""
+
+    def __init__(self) -> None:
+        self.replacement: asyncio.Future[StartedEngine | None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def replace_engine(self) -> Remote:
+        async def wait(_engine_id: EngineId) -> StartedEngine | None:
+            return await self.replacement
+
+        return Remote(wait)
+
+
+class World:
+    def __init__(self, folder: Path, *engines: StartedEngine, deadline_s: float = 0.05, **routing: Any) -> None:
+        values = {
+            "rollout": {"engines": [{"tp": 1, "count": 2}], "engine_start_deadline_s": deadline_s},
+            "replanning": {"repartition": True},
+            "routing": routing or {"policy": "cmlfq"},
+        }
+        config = validate_config(values)
+        self.controller, self.tasks = Controller(), []
+        self.router = FleetRouter(config, laws=None, folder=folder, resumed=None)
+        self.keeper = FleetKeeper(config, self.controller, self.spawn, lambda *_: None, self.router)
+        for engine in engines:
+            self.keeper.fleet.add(member(engine))
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self.tasks.append(asyncio.get_running_loop().create_task(work))
+
+
+def member(engine: StartedEngine) -> Any:
+    from libra_core.runtime.fleet_keeper import member_of
+
+    return member_of(engine)
+
+
+def started(name: str, tp: int = 1, handle: Engine | None = None) -> StartedEngine:
+    return StartedEngine(engine_id=EngineId(name), tp=tp, kv_tokens=10_000, handle=handle or Engine())
+
+
+def run(claim: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(claim())  # type: ignore[arg-type]
+
+
+def test_a_turn_waits_for_engines_that_are_expected_and_gives_up_when_none_are(tmp_path: Path) -> None:
+    async def claim() -> None:
+        world = World(tmp_path)
+        world.keeper.expect((1, 2), within_s=60.0)
+        waiting = asyncio.create_task(world.keeper.fleet.bind(turn(0)))
+        await asyncio.sleep(0.2)
+        assert not waiting.done(), "four times the time that an engine may take to be replaced"
+        await world.keeper.admit(started("b", 2), CANARY)
+        assert (await waiting).engine_id == "b"
+
+        await world.keeper.retire(EngineId("b"), 1.0)
+        world.keeper.expect((2,), within_s=0.0)
+        with pytest.raises(EngineLostError, match="waited 0 s for a replacement engine; no engine of the fleet is alive"):
+            await asyncio.wait_for(world.keeper.fleet.bind(turn(1)), 5.0)
+
+    run(claim)
+
+
+def test_buckets_follow_the_engines_that_serve_or_will(tmp_path: Path) -> None:
+    async def claim() -> None:
+        world = World(tmp_path, started("a"), policy="cmlfq", limits_tokens=[])
+        fleet = world.keeper.fleet
+        assert fleet.degrees == world.router.degrees == (1,)
+        world.keeper.expect((1, 2), within_s=60.0)
+        assert fleet.degrees == world.router.degrees == (1, 2)
+        for number in range(80):
+            world.router.learn(finished([5 + number], [OK], name=f"f{number}"))
+        await asyncio.sleep(0.01)
+        await world.keeper.admit(started("b", 2), CANARY)
+        await fleet.bind(turn(0))
+        world.keeper.expect((2,), within_s=0.0)
+        assert fleet.degrees == (1, 2), "an engine of tp 1 still serves"
+        await world.keeper.retire(EngineId("a"), 1.0)
+        world.keeper.expect((2,), within_s=0.0)
+        assert fleet.degrees == world.router.degrees == (2,)
+        assert (await fleet.bind(turn(1))).engine_id == "b"
+        world.router.note_end(finished([5], [OK], name="late"), 1, 100)  # where it ended is no bucket any more, and no fault
+
+    run(claim)
+
+
+def test_a_publication_waits_for_an_engine_and_engines_wait_for_its_end(tmp_path: Path) -> None:
+    async def claim() -> None:
+        world = World(tmp_path, started("a"))
+        keeper = world.keeper
+        keeper.expect((1, 2), within_s=60.0)
+        assert await keeper.begin_publication(0.0)
+        leaving = asyncio.create_task(keeper.retire(EngineId("a"), 30.0))
+        await asyncio.sleep(0.1)
+        assert [result.engine_id for result in await keeper.publish(ORDER)] == ["e"], "it is still there"
+        assert len(await keeper.canary(CANARY)) == 1
+        assert not leaving.done()
+        keeper.end_publication()
+        await leaving
+        assert not keeper.fleet.members
+        assert not await keeper.begin_publication(0.1), "none serves yet"
+        await keeper.admit(started("b", 2), CANARY)
+        assert await keeper.begin_publication(0.1)
+
+    run(claim)
+
+
+def test_without_any_engine_to_come_a_publication_begins_and_fails_as_ever(tmp_path: Path) -> None:
+    async def claim() -> None:
+        world = World(tmp_path)
+        assert await world.keeper.begin_publication(0.0)
+        assert await world.keeper.publish(ORDER) == []
+
+    run(claim)
+
+
+def test_a_publication_that_does_not_end_keeps_the_engine_and_says_so(tmp_path: Path) -> None:
+    async def claim() -> None:
+        world = World(tmp_path, started("a"))
+        await world.keeper.begin_publication(0.0)
+        with pytest.raises(DeadlineError, match="a waited 0 s for the publication in work, and serves on"):
+            await world.keeper.retire(EngineId("a"), 0.1)
+        assert list(world.keeper.fleet.members) == ["a"]
+
+    run(claim)
+
+
+def test_an_engine_that_serves_alone_is_compared_with_those_before_it(tmp_path: Path) -> None:
+    async def claim() -> None:
+        world = World(tmp_path, started("a"))
+        keeper = world.keeper
+        keeper.expect((1, 2), within_s=60.0)
+        await keeper.publish(ORDER)
+        await keeper.canary(CANARY)
+        await keeper.retire(EngineId("a"), 1.0)
+        with pytest.raises(NumericsError, match="b and the trainer differ by"):
+            await keeper.admit(started("b", 2, Engine(scores=(-0.5, -0.3))), CANARY)
+        assert not keeper.fleet.members
+        right = Engine()
+        await keeper.admit(started("c", 2, right), CANARY)
+        assert (right.version, list(keeper.fleet.members)) == (1, ["c"])
+
+    run(claim)
+
+
+def test_a_replacement_that_comes_after_its_place_was_given_up_does_not_serve(tmp_path: Path) -> None:
+    async def claim(late: StartedEngine | None) -> None:
+        world = World(tmp_path, started("a"), started("b"))
+        world.keeper.fleet.lose(EngineId("a"), "a died")
+        await asyncio.sleep(0)
+        await world.keeper.retire(EngineId("ar1"), 1.0)
+        world.controller.replacement.set_result(late)
+        await asyncio.gather(*world.tasks)
+        assert list(world.keeper.fleet.members) == ["b"]
+        assert world.keeper.failure is None
+
+    run(lambda: claim(started("ar1")))
+    run(lambda: claim(None))
+
+
+def test_an_engine_that_leaves_hands_its_kv_over_first(tmp_path: Path) -> None:
+    async def claim() -> None:
+        source = Engine()
+        world = World(tmp_path, started("a", handle=source), started("b"))
+        fleet = world.keeper.fleet
+        fleet.members[EngineId("a")].running = 1
+        leaving = asyncio.create_task(world.keeper.retire(EngineId("a"), 30.0))
+        await asyncio.sleep(0.01)
+        offered = asyncio.create_task(KvOffers(fleet, 10.0)(HELD, REQUEST))
+        await asyncio.sleep(0.01)
+        fleet.leaving[EngineId("a")].running -= 1  # its last request has returned, and goes on on b
+        await asyncio.sleep(0.2)
+        assert not leaving.done()
+        source.answer.set()
+        assert await offered == {"version": 0}
+        await leaving
+        assert await KvOffers(fleet, 10.0)(HELD, REQUEST) is None, "it has left"
+
+    run(claim)
