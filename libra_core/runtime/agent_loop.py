@@ -133,7 +133,7 @@ class AgentLoop:
         episode = await within(config.batch_deadline_s, self.tools.environment.reset(self.prompt), f"{who}, for its tools,")
         try:
             finish = await self._turns(episode)
-            self.submission = await self._submission(episode)
+            self.submission = await submission_of(episode, who, config)
         finally:
             await end_tools(episode, config.tool_deadline_s, who)
         return finish
@@ -233,7 +233,7 @@ class AgentLoop:
     async def _call_tool(self, episode: Episode, call: ToolCall) -> ToolReturn:
         start_s = time.time()
         self.ahead = self._start_ahead()
-        clock = self._clock(self.config.tool_deadline_s)
+        clock = clock_of(self.trajectory_id, self.config.tool_deadline_s, self.config)
         try:
             answer = await clock.hold(episode.step(call))
         except TimeoutError:
@@ -243,19 +243,6 @@ class AgentLoop:
         finally:
             self.tools.record(call.tool, "tools", start_s, time.time())
         return replace(answer, duration_s=clock.busy_s, waited_s=clock.waited_s)
-
-    async def _submission(self, episode: Episode) -> str:
-        clock = self._clock(self.config.score_deadline_s)
-        try:
-            return await clock.hold(episode.submission())
-        except TimeoutError:
-            if not clock.late:
-                raise
-            late = f"{self.trajectory_id}, for its submission, waited {self.config.score_deadline_s:.0f} s"
-            raise DeadlineError(late) from None
-
-    def _clock(self, work_s: float) -> WorkClock:
-        return WorkClock(self.trajectory_id, work_s=work_s, queue_s=self.config.queue_deadline_s)
 
     def _room(self) -> int:
         return min(self.config.max_new_tokens - self.generated, self.config.max_context_tokens - len(self.token_ids))
@@ -336,6 +323,20 @@ async def within(deadline_s: float, work: Awaitable[Result], waits: str) -> Resu
         if not deadline.expired():
             raise
         raise DeadlineError(f"{waits} waited {deadline_s:.0f} s") from None
+
+
+def clock_of(who: TrajectoryId, work_s: float, config: RolloutConfig) -> WorkClock:
+    return WorkClock(who, work_s=work_s, queue_s=config.queue_deadline_s)
+
+
+async def submission_of(episode: Episode, who: TrajectoryId, config: RolloutConfig) -> str:
+    clock = clock_of(who, config.score_deadline_s, config)
+    try:
+        return await clock.hold(episode.submission())
+    except TimeoutError:
+        if not clock.late:
+            raise
+        raise DeadlineError(f"{who}, for its submission, waited {config.score_deadline_s:.0f} s") from None
 
 
 async def end_tools(episode: Episode, deadline_s: float, who: TrajectoryId) -> None:

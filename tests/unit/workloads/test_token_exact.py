@@ -9,7 +9,7 @@ from libra_core.runtime.agent_loop import AgentLoop, AgentTools
 from libra_core.runtime.fleet import EngineMember
 from libra_core.runtime.prefill_ahead import stay
 from libra_core.types.ids import EngineId, GroupId, PolicyVersion, TrajectoryId
-from libra_core.types.trajectory import FinishReason, GeneratedTurn, GenerationRequest, Trajectory, VersionSegment
+from libra_core.types.trajectory import FinishReason, GeneratedTurn, GenerationRequest, Prompt, Trajectory, VersionSegment
 from libra_core.workloads.chat import Chat
 from libra_core.workloads.search_r1.file_source import FileQuestionSource
 from libra_core.workloads.search_r1.passages import Passage
@@ -39,6 +39,11 @@ def letters(text: str) -> tuple[int, ...]:
     return tuple(token for character in text for token in CODEC.encode_plain(character))
 
 
+def prompt_of(text: str) -> Prompt:
+    question = FileQuestion(key="k", text=text, answers=("abc",), source="nq")
+    return FileQuestionSource(Chat(CODEC), [question], [], seed=0).prompt(question)
+
+
 def sampled(*turns: tuple[int, ...], asked: str = "abc?") -> tuple[Trajectory, list[str]]:
     """An engine that plays `turns`, cut at the stop tokens it is given; also what was searched for."""
     left = [list(turn) for turn in turns]
@@ -63,8 +68,7 @@ def sampled(*turns: tuple[int, ...], asked: str = "abc?") -> tuple[Trajectory, l
             duration_s=0.0,
         )
 
-    question = FileQuestion(key="k", text=asked, answers=("abc",), source="nq")
-    prompt = FileQuestionSource(Chat(CODEC), [question], [], seed=0).prompt(question)
+    prompt = prompt_of(asked)
     environment = TagSearchEnvironment(CODEC, SearchR1Config(), shelf)
     tools = AgentTools(
         environment=environment,
