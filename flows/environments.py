@@ -60,6 +60,7 @@ def _check(config: LibraConfig, agent: str, episodes: int, at_once: int) -> dict
         max_turns=max(config.rollout.max_turns, _TURNS_OF_AGENTS),
         tool_deadline_s=config.rollout.tool_deadline_s,
         score_deadline_s=config.rollout.score_deadline_s,
+        queue_deadline_s=config.rollout.queue_deadline_s,
     )
     with tempfile.TemporaryDirectory() as folder:
         write_byte_model(Path(folder))

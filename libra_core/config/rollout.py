@@ -104,10 +104,14 @@ class RolloutConfig(Section):
     kv_transfer: KvTransferConfig = KvTransferConfig()
     turn_deadline_s: float = Field(default=120.0, gt=0)
     """An engine that returns no turn within this time counts as lost."""
-    tool_deadline_s: float = Field(default=20.0, gt=0)
-    """A tool that gives no answer within this time is answered for with status `timeout`."""
+    tool_deadline_s: float = Field(default=60.0, gt=0)
+    """A tool that gives no answer within this time of its start is answered for with status `timeout`."""
+    queue_deadline_s: float = Field(default=300.0, gt=0)
+    """How long a tool call or a scoring may wait for places on the host (`tool_threads`, and the workload's
+    `sandbox.open_at_once`, `sandbox.commands_at_once`, `grade_workers`, `retriever_requests_per_s`); past it the trajectory
+    counts as failed. The deadlines of tools and scores stand still meanwhile."""
     tool_threads: int = Field(default=64, ge=1)
-    """Threads for tools that block, such as a local index; further calls wait, and their deadline runs meanwhile."""
+    """Threads for tools that block, such as a local index; further calls wait."""
     score_deadline_s: float = Field(default=60.0, gt=0)
     """A trajectory that is not scored within this time counts as failed, never as reward 0."""
     batch_deadline_s: float = Field(default=600.0, gt=0)

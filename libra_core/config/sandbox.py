@@ -21,7 +21,7 @@ class SandboxConfig(Section):
     open_at_once: int = Field(default=64, ge=1)
     """Trajectories with a sandbox at the same time; more wait before their first turn."""
     commands_at_once: int = Field(default=8, ge=1)
-    """Commands that run at the same time on this host; more wait, and their tool deadline runs meanwhile."""
+    """Commands that run at the same time on this host; more wait, for `rollout.queue_deadline_s` at most."""
     wall_s: float = Field(default=10.0, gt=0)
     cpu_s: float = Field(default=10.0, gt=0)
     memory_mib: int = Field(default=512, ge=16)

@@ -26,6 +26,10 @@ class ActorPlaces:
         """Empty while nobody has asked it."""
         return self._found[actor].node if actor in self._found else ""
 
+    def largest_node(self, resource: str) -> int:
+        """Devices of the node that has most, in use or not."""
+        return int(max((node["Resources"].get(resource, 0.0) for node in ray.nodes()), default=0.0))
+
     async def faults(self, groups: Mapping[str, Sequence[ActorHandle]], resource: str) -> list[str]:
         """Against what a plan says of tensor-parallel groups and of each node's devices; see `placement_faults`."""
         found: dict[str, list[Whereabouts]] = {}

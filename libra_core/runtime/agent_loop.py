@@ -37,6 +37,7 @@ from libra_core.types.trajectory import (
     Trajectory,
     VersionSegment,
 )
+from libra_core.workloads.work_clock import WorkClock
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -65,9 +66,9 @@ class AgentTools:
 class AgentLoop:
     """State of one running trajectory. One coroutine owns it.
 
-    Consumes: turns from engines, tool returns. Waits for: an engine (bounded by the fleet), a turn (turn deadline), a tool
-    (tool deadline). Unblocked by: the engine's answer, an engine loss (the turn is sent again elsewhere), an abort for a
-    publication (the turn goes on from its partial tokens).
+    Consumes: turns from engines, tool returns. Waits for: an engine (bounded by the fleet), a turn (turn deadline), a place for
+    a tool (queue deadline), a tool (tool deadline). Unblocked by: the engine's answer, an engine loss (the turn is sent again
+    elsewhere), an abort for a publication (the turn goes on from its partial tokens).
     """
 
     trajectory_id: TrajectoryId
@@ -132,7 +133,7 @@ class AgentLoop:
         episode = await within(config.batch_deadline_s, self.tools.environment.reset(self.prompt), f"{who}, for its tools,")
         try:
             finish = await self._turns(episode)
-            self.submission = await within(config.score_deadline_s, episode.submission(), f"{who}, for its submission,")
+            self.submission = await submission_of(episode, who, config)
         finally:
             await end_tools(episode, config.tool_deadline_s, who)
         return finish
@@ -232,14 +233,16 @@ class AgentLoop:
     async def _call_tool(self, episode: Episode, call: ToolCall) -> ToolReturn:
         start_s = time.time()
         self.ahead = self._start_ahead()
+        clock = clock_of(self.trajectory_id, self.config.tool_deadline_s, self.config)
         try:
-            async with asyncio.timeout(self.config.tool_deadline_s):
-                return await episode.step(call)
+            answer = await clock.hold(episode.step(call))
         except TimeoutError:
+            if not clock.late:
+                raise
             answer = self.tools.environment.answer_failure(call, ToolStatus.TIMEOUT)
-            return replace(answer, duration_s=time.time() - start_s)
         finally:
             self.tools.record(call.tool, "tools", start_s, time.time())
+        return replace(answer, duration_s=clock.busy_s, waited_s=clock.waited_s)
 
     def _room(self) -> int:
         return min(self.config.max_new_tokens - self.generated, self.config.max_context_tokens - len(self.token_ids))
@@ -322,12 +325,26 @@ async def within(deadline_s: float, work: Awaitable[Result], waits: str) -> Resu
         raise DeadlineError(f"{waits} waited {deadline_s:.0f} s") from None
 
 
+def clock_of(who: TrajectoryId, work_s: float, config: RolloutConfig) -> WorkClock:
+    return WorkClock(who, work_s=work_s, queue_s=config.queue_deadline_s)
+
+
+async def submission_of(episode: Episode, who: TrajectoryId, config: RolloutConfig) -> str:
+    clock = clock_of(who, config.score_deadline_s, config)
+    try:
+        return await clock.hold(episode.submission())
+    except TimeoutError:
+        if not clock.late:
+            raise
+        raise DeadlineError(f"{who}, for its submission, waited {config.score_deadline_s:.0f} s") from None
+
+
 async def end_tools(episode: Episode, deadline_s: float, who: TrajectoryId) -> None:
-    """What was sampled stays good when the tools do not end."""
+    """What was sampled stays good whatever becomes of the tools, and what went wrong before keeps its name."""
     try:
         await within(deadline_s, episode.close(), f"{who}, for its tools to end,")
-    except DeadlineError as error:
-        logger.warning("%s", error)
+    except Exception as error:  # a tool may raise anything
+        logger.warning("the tools of %s did not end well: %s: %s", who, type(error).__name__, error)
 
 
 def ends_turn(environment: Environment, written: tuple[int, ...]) -> bool:

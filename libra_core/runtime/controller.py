@@ -178,6 +178,12 @@ class ClusterControllerActor:
 
     async def _repartition(self, move: Transition) -> TransitionOutcome:
         """The fleet knows how long it may have no engine, and which degrees there will be."""
+        wide = max(move.target.rollout.degrees)
+        if wide > (most := self._places.largest_node(self._resource)):
+            error = (
+                f"an engine of tp {wide} needs as many devices in one node, and the largest has {most}; set planner.gpus_per_node"
+            )
+            return TransitionOutcome(plan=self._plan, applied=False, error=error)
         try:
             await self._core.announce((*move.source.rollout.degrees, *move.target.rollout.degrees), self._core.bound_s(move))
         except LibraError as error:
@@ -236,12 +242,16 @@ class ClusterControllerActor:
             f"trainer group {first // layout.tp}": self._trainers[first : first + layout.tp]
             for first in range(0, len(self._trainers), layout.tp)
         }
-        tp_groups |= {str(slot.engine_id): [slot.handle] for slot in self._core.slots}
+        tp_groups |= {str(slot.engine_id): [slot.handle] for slot in self._core.started}
         for worker in self._pool.workers:
             tp_groups |= {str(slot.engine_id): [slot.handle] for slot in worker.engines}
             if worker.ranks:
                 tp_groups[f"replica hybrid-{worker.slot}"] = worker.ranks
-        return await self._places.faults(tp_groups, "GPU" if device_kind(self._config) == "gpu" else GPU_SLOT)
+        return await self._places.faults(tp_groups, self._resource)
+
+    @property
+    def _resource(self) -> str:
+        return "GPU" if device_kind(self._config) == "gpu" else GPU_SLOT
 
     async def _hybrid_worker(self, slot: int) -> HybridWorker:
         config = self._config
@@ -254,9 +264,8 @@ class ClusterControllerActor:
         setting = WorkerSetting(config=config, model_folder=self._model_folder, loopback=self._loopback, starter=self._starter)
         return HybridWorker(slot, placement, setting)
 
-    async def _reserve_engine(self, name: str, devices: int) -> Placement:
+    async def _reserve_engine(self, name: str, devices: int, deadline_s: float) -> Placement:
         """Given back with the engine, by whoever asked."""
-        deadline_s = self._config.rollout.engine_start_deadline_s
         kind = device_kind(self._config)
         return await reserve(kind, bundles=1, devices_per_bundle=devices, name=f"libra/{name}", deadline_s=deadline_s)
 

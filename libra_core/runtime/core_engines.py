@@ -25,8 +25,10 @@ from libra_core.types.transition import Action, Transition, Verb
 
 logger = logging.getLogger(__name__)
 
-Reserve = Callable[[str, int], Awaitable[Placement]]
-"""So many devices in one node, under this name."""
+_FREED_S = 60.0
+"""In a transition devices are given back before they are asked for: Ray has only to notice."""
+Reserve = Callable[[str, int, float], Awaitable[Placement]]
+"""So many devices in one node, under this name and within so many seconds."""
 
 
 class Starter(Protocol):
@@ -60,7 +62,8 @@ class CoreEngines:
 
     `engine-N` of a transition is the N-th place; engines that a transition brings get numbers after the last. `settle` numbers
     the places as the plan that is active then counts its engines. Ids of engines are never used again, so they tell nothing of
-    places. Every action is idempotent and may find the one before half done; a failed one leaves the rest to its inverse.
+    places. Actions on several places may run side by side. Every action is idempotent and may find the one before half done; a
+    failed one leaves the rest to its inverse.
     """
 
     def __init__(self, config: LibraConfig, starter: Starter, reserve: Reserve, replacements: "itertools.count[int]") -> None:
@@ -69,6 +72,7 @@ class CoreEngines:
         self._reserve = reserve
         self._replacements = replacements
         self._names = itertools.count(0)
+        self._reserve_s = config.rollout.engine_start_deadline_s
         self._places: dict[int, CorePlace] = {}
         self.coordinator: ActorHandle = None
 
@@ -76,12 +80,18 @@ class CoreEngines:
     def slots(self) -> list[EngineSlot]:
         return [place.slot for place in self._places.values() if place.slot is not None]
 
+    @property
+    def started(self) -> list[EngineSlot]:
+        """Of these only those whose engine is up: an engine that starts answers late."""
+        return [place.slot for place in self._places.values() if place.slot is not None and _has_engine(place)]
+
     async def start_first(self, degrees: Sequence[int]) -> list[StartedEngine]:
         """When the run starts: the coordinator takes these engines as they are."""
         self._places = {number: CorePlace(tp=tp) for number, tp in enumerate(degrees)}
         started = await asyncio.gather(*(self._ensure(place, self._new_id()) for place in self._places.values()))
         for place in self._places.values():
             place.serves = True
+        self._reserve_s = min(self._reserve_s, _FREED_S)
         return list(started)
 
     async def perform(self, action: Action) -> None:
@@ -197,7 +207,7 @@ class CoreEngines:
         """An engine of this name in the place, in the devices that it holds or in others."""
         place.started = None
         if place.slot is None:
-            placement = await self._reserve(engine_id, place.tp)
+            placement = await self._reserve(engine_id, place.tp, self._reserve_s)
             place.slot = self._starter.open(engine_id, place.tp, placement)
         else:
             self._starter.kill(place.slot)

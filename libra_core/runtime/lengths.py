@@ -30,7 +30,7 @@ def record_of(trajectory: Trajectory, step: int) -> LengthRecord:
 
 def _seconds(trajectory: Trajectory, stretches: int) -> Sequence[float]:
     """Of each stretch of tool tokens; calls beyond them belong to the last one, so that no second is lost."""
-    seconds = [tool.duration_s for tool in trajectory.tool_returns]
+    seconds = [tool.duration_s + tool.waited_s for tool in trajectory.tool_returns]
     if not stretches:
         return []
     kept = [*seconds[: stretches - 1], sum(seconds[stretches - 1 :])]

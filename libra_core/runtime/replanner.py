@@ -217,10 +217,10 @@ class Replanner:
 
 
 def cost_of(outcome: TransitionOutcome) -> TransitionCost:
-    """Seconds of its actions by kind, as the planner's cost."""
-    drain = sum(seconds for action, seconds in outcome.seconds if action.startswith(tuple(_DRAINS)))
-    transfer = sum(seconds for action, seconds in outcome.seconds if action.startswith(tuple(_TRANSFERS)))
-    total = sum(seconds for _, seconds in outcome.seconds)
+    """Seconds of its phases by kind, as the planner's cost."""
+    drain = sum(seconds for verb, seconds in outcome.phases if verb in _DRAINS)
+    transfer = sum(seconds for verb, seconds in outcome.phases if verb in _TRANSFERS)
+    total = sum(seconds for _, seconds in outcome.phases)
     return TransitionCost(drain_s=drain, transfer_s=transfer, start_s=total - drain - transfer)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from libra_core.algorithms.advantages import group_advantages
 from libra_core.config import LibraConfig
+from libra_core.config.rollout import RolloutConfig
 from libra_core.ports.environment import Environment
 from libra_core.runtime.fleet import ActorHandle
 from libra_core.types.group import TrajectoryGroup
@@ -17,6 +18,7 @@ from libra_core.types.ids import BatchId
 from libra_core.types.reports import RewardReport
 from libra_core.types.trajectory import Failure, FailureKind, Prompt, Trajectory
 from libra_core.workloads.build import build_workload
+from libra_core.workloads.work_clock import WorkClock
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +35,8 @@ class RewardActor:
 
     async def score_group(self, group: TrajectoryGroup) -> TrajectoryGroup:
         """Grade every sample and give each its group advantage; a sample that cannot be scored is marked failed."""
-        deadline_s = self._config.rollout.score_deadline_s
-        scored = await asyncio.gather(*(score_one(self._environment, group.prompt, t, deadline_s) for t in group.trajectories))
+        rollout = self._config.rollout
+        scored = await asyncio.gather(*(score_one(self._environment, group.prompt, t, rollout) for t in group.trajectories))
         usable = [t.reward for t in scored if t.failure is None]
         advantages = iter(group_advantages(usable, kind=self._config.training.loss.advantage) or ())
         return replace(group, trajectories=tuple(t if t.failure else t.with_advantage(next(advantages)) for t in scored))
@@ -65,17 +67,19 @@ class RewardActor:
         ]
 
 
-async def score_one(environment: Environment, prompt: Prompt, trajectory: Trajectory, deadline_s: float) -> Trajectory:
+async def score_one(environment: Environment, prompt: Prompt, trajectory: Trajectory, limits: RolloutConfig) -> Trajectory:
     """Scored, or marked failed after `_TRIES` tries. One that has failed or been scored is kept: a retry scores a group again."""
     if trajectory.failure is not None or trajectory.reward is not None:
         return trajectory
     message = ""
     for _ in range(_TRIES):
+        clock = WorkClock(
+            f"the score of {trajectory.trajectory_id}", work_s=limits.score_deadline_s, queue_s=limits.queue_deadline_s
+        )
         try:
-            async with asyncio.timeout(deadline_s):
-                return trajectory.scored(await environment.score(prompt, trajectory))
-        except TimeoutError:
-            message = f"no score within rollout.score_deadline_s = {deadline_s:.0f} s"
+            return trajectory.scored(await clock.hold(environment.score(prompt, trajectory)))
+        except TimeoutError as error:
+            message = f"no score within rollout.score_deadline_s = {limits.score_deadline_s:.0f} s" if clock.late else repr(error)
         except Exception as error:  # a scorer may raise anything; that is infrastructure, not the policy's mistake
             logger.exception("scorer failed for %s", trajectory.trajectory_id)
             message = f"{type(error).__name__}: {error}"

@@ -1,6 +1,7 @@
 """From groups to the small reports that tasks return."""
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, quantiles
 
@@ -44,18 +45,18 @@ def summarise_batch(
         longest_tokens=max(lengths, default=0),
         longest_generated_tokens=max((t.generated_tokens for t in samples), default=0),
         squared_tokens=sum(length**2 for length in lengths),
-        longest_tool_s=max((sum(answer.duration_s for answer in t.tool_returns) for t in samples), default=0.0),
-        mean_turns=fmean(t.turns for t in samples) if samples else 0.0,
+        longest_tool_s=max((sum(a.duration_s + a.waited_s for a in t.tool_returns) for t in samples), default=0.0),
+        mean_turns=_mean(t.turns for t in samples),
         truncated=sum(t.finish_reason is FinishReason.LENGTH for t in samples),
         tool_calls=len(tool_returns),
         tool_errors=sum(answer.status is not ToolStatus.OK for answer in tool_returns),
         tool_timeouts=sum(answer.status is ToolStatus.TIMEOUT for answer in tool_returns),
         tool_malformed=sum(answer.status is ToolStatus.MALFORMED for answer in tool_returns),
-        tool_mean_s=fmean(answer.duration_s for answer in tool_returns) if tool_returns else 0.0,
-        tool_p90_s=quantiles((answer.duration_s for answer in tool_returns), n=10, method="inclusive")[-1]
-        if len(tool_returns) > 1
-        else 0.0,
-        staleness_mean=fmean(staleness) if staleness else 0.0,
+        tool_mean_s=_mean(answer.duration_s for answer in tool_returns),
+        tool_p90_s=_p90([answer.duration_s for answer in tool_returns]),
+        tool_queue_mean_s=_mean(answer.waited_s for answer in tool_returns),
+        tool_queue_max_s=max((answer.waited_s for answer in tool_returns), default=0.0),
+        staleness_mean=_mean(staleness),
         staleness_max=max(staleness, default=0),
         staleness_histogram=dict(sorted(Counter(staleness).items())),
         waited_groups=len(wait.late_groups),
@@ -71,3 +72,12 @@ def summarise_batch(
         groups_partial=counts["partial"],
         groups_dropped=counts["dropped"],
     )
+
+
+def _mean(values: Iterable[float]) -> float:
+    kept = list(values)
+    return fmean(kept) if kept else 0.0
+
+
+def _p90(values: Sequence[float]) -> float:
+    return quantiles(values, n=10, method="inclusive")[-1] if len(values) > 1 else 0.0

@@ -50,7 +50,7 @@ class RolloutReport:
     squared_tokens: int
     """Σ L² over trajectories of all their tokens; attention grows with it."""
     longest_tool_s: float
-    """Of one trajectory: seconds in all its tools."""
+    """Of one trajectory: seconds in all its tools, waits for places included."""
     mean_turns: float
     truncated: int
     """Trajectories that ended by length instead of by the stop token."""
@@ -59,8 +59,11 @@ class RolloutReport:
     tool_timeouts: int = 0
     tool_malformed: int = 0
     tool_mean_s: float = 0.0
-    """Per call, waits for a place included."""
+    """Per call, without the wait for a place."""
     tool_p90_s: float = 0.0
+    tool_queue_mean_s: float = 0.0
+    """Per call, for a place on the host."""
+    tool_queue_max_s: float = 0.0
     staleness_mean: float
     """Versions between the oldest sampled token and the update, averaged over trajectories."""
     staleness_max: int

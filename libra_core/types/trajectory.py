@@ -74,6 +74,9 @@ class ToolReturn:
     status: ToolStatus
     token_ids: tuple[int, ...]
     duration_s: float
+    """Of the call itself."""
+    waited_s: float = 0.0
+    """Before that, for a place on the host."""
 
     @property
     def payload_tokens(self) -> int:

@@ -104,4 +104,6 @@ class TransitionOutcome:
     not_undone: tuple[str, ...] = ()
     """Actions whose inverse failed too, with the reason: these GPUs need a person or a recovery."""
     seconds: tuple[tuple[str, float], ...] = ()
-    """Every action that was tried, inverses included, in order."""
+    """Every action that was tried, inverses included, in the order of their ends."""
+    phases: tuple[tuple[Verb, float], ...] = ()
+    """Actions of one verb that ran side by side, in order; these seconds add up to the whole."""

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from libra_core.config.models import LibraConfig
+from libra_core.config.sandbox import SandboxConfig
 from libra_core.config.workload import DapoMathConfig, R2EGymConfig, SearchR1Config, SyntheticConfig
 from libra_core.errors import ConfigError
 from libra_core.ports.environment import Environment, PromptSource
@@ -94,6 +95,8 @@ def _dapo_math(settings: DapoMathConfig, model_folder: Path, config: LibraConfig
         prompts = MathPromptSource.of_files(Chat(codec), training, heldout, config.seed)
     else:
         prompts = MathPromptSource.generated(Chat(codec), settings.generated_tasks, config.seed)
+    if settings.python_tool:
+        _check_tool_deadline(config, settings.sandbox)
     environment = DapoMathEnvironment(
         codec,
         settings,
@@ -118,6 +121,7 @@ def _r2e_gym(settings: R2EGymConfig, model_folder: Path, config: LibraConfig) ->
             f"rollout.score_deadline_s ({config.rollout.score_deadline_s:g}) must exceed workload.test_wall_s "
             f"({settings.test_wall_s:g}): a fresh sandbox has to be made before the hidden tests run; raise the first"
         )
+    _check_tool_deadline(config, settings.sandbox)
     codec = TextCodec.from_folder(model_folder)
     host = SandboxHost(settings.sandbox)
     if settings.train_files:
@@ -135,6 +139,19 @@ def _r2e_gym(settings: R2EGymConfig, model_folder: Path, config: LibraConfig) ->
         environment=R2EGymEnvironment(codec, settings, repositories),
         prompts=IssueSource(Chat(codec), training, heldout, seed=config.seed),
     )
+
+
+def _check_tool_deadline(config: LibraConfig, sandbox: SandboxConfig) -> None:
+    """A sandbox that is lost must be recognised as that before its command is answered for as a slow one."""
+    from libra_core.workloads.sandbox.local import LOST_AFTER_S
+
+    least_s = sandbox.wall_s + LOST_AFTER_S
+    if config.rollout.tool_deadline_s < least_s:
+        raise ConfigError(
+            f"rollout.tool_deadline_s ({config.rollout.tool_deadline_s:g}) must be at least workload.sandbox.wall_s + "
+            f"{LOST_AFTER_S:g} = {least_s:g}: only then is it known whether the command was slow or its sandbox lost; raise the "
+            "first or lower the second"
+        )
 
 
 def _instances(files: tuple[str, ...]) -> list["ImageInstance"]:

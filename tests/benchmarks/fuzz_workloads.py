@@ -1,11 +1,12 @@
 """Feeds noise to the parsers and environments for a given time: counts what broke, what got out, and how memory grew.
 
-Run: `python tests/benchmarks/fuzz_workloads.py --seconds 600 --workloads search_r1,dapo_math,r2e_gym`. Prints one JSON object.
+Environments are built once, as in a run. Run: `python tests/benchmarks/fuzz_workloads.py --seconds 600 --workloads
+search_r1,dapo_math,r2e_gym`. Prints one JSON object: `lost` must be 0, `host_unharmed` true, what is left behind 0, and `rss_mib`
+(this process and its graders, after each of some rounds) level off.
 """
 
 import argparse
 import asyncio
-import itertools
 import json
 import os
 import platform
@@ -13,6 +14,7 @@ import random
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +22,22 @@ import psutil
 
 from libra_core.config.loading import validate_config
 from libra_core.types.trajectory import Prompt
-from libra_core.workloads.build import build_workload
+from libra_core.workloads.build import Workload, build_workload
 from libra_core.workloads.calls import call_arguments, parse_tool_call
 from libra_core.workloads.check.agents import Babbler
 from libra_core.workloads.check.codec import byte_codec, write_byte_model
 from libra_core.workloads.check.runner import Checker, CheckPlan, CheckReport
 from libra_core.workloads.dapo_math.answers import extract_answer
+from libra_core.workloads.r2e_gym.tools import command_of, own_terms
 from libra_core.workloads.search_r1.tag_environment import last_answer, parse_search
 
 _ROUND_EPISODES = 24
 _ROUND_TEXTS = 2000
+_SHOWN_ROUNDS = 12
+_CODEC = byte_codec()
+_PLAN = CheckPlan(
+    episodes=_ROUND_EPISODES, at_once=8, max_turns=4, tool_deadline_s=60.0, score_deadline_s=600.0, queue_deadline_s=600.0
+)
 _ESCAPES = (
     "echo out > {witness}",
     "cat {witness}",
@@ -37,11 +45,17 @@ _ESCAPES = (
     "python3 -c \"open('{witness}', 'w').write('out')\"",
     "cd /proc/1/root && echo out > .{witness}",
     "mkdir -p m; mount --bind / m; echo out > m{witness}",
-    "(setsid sleep 300 &)",
-    "nohup sh -c 'while :; do :; done' &",
+    "(setsid sh -c 'sleep 300; : {witness}' &)",
+    "env -i setsid sh -c 'while :; do : {witness}; done' &",
+    "bomb() {{ bomb | bomb & }}; bomb; sleep 60; : {witness}",
+    "yes {witness}",
+    "python3 -c 'x = bytearray(10 * 2**30)'",
+    "rm -rf --no-preserve-root / ; : {witness}",
+    "ln -s / root; mkdir -p deep; chmod 000 deep; echo x > root/tmp/{witness}",
 )
 _FRAGMENTS = (
     *("<tool_call>", "</tool_call>", "<function=", ">", "</function>", "<parameter=", "</parameter>", '{"name":', '"arguments":'),
+    *('"bash"', '"file_editor"', "file_editor", "command", "view_range", "[1,", '"command":', "{", ","),
     *("}", "]", "\\boxed{", "}", "Answer:", "####", "<search>", "</search>", "<answer>", "</answer>", "\\frac", "%", "$", "\n"),
     *("\0", "é", "𝟘"),
 )
@@ -73,25 +87,68 @@ def parse_noise(rng: random.Random) -> None:
     call = parse_tool_call(text)
     if call is not None and not call.malformed:
         call_arguments(call)
+        command_of(own_terms(call))
     parse_search(text)
     last_answer(text)
     extract_answer(text)
 
 
-async def play(workload: str, seed: int, witness: Path, episodes: int) -> CheckReport:
+def built(workload: str) -> Workload:
     settings: dict[str, Any] = {"kind": workload}
     if workload == "dapo_math":
         settings["python_tool"] = True
     if workload != "search_r1":
         settings["sandbox"] = {"wall_s": 5.0, "processes": 16, "memory_mib": 128, "disk_mib": 32, "commands_at_once": 2}
-    config = validate_config({"workload": settings, "seed": seed})
+    config = validate_config({"workload": settings})
     with tempfile.TemporaryDirectory() as folder:
         write_byte_model(Path(folder))
-        built = await asyncio.to_thread(build_workload, config, Path(folder))
-    plan = CheckPlan(episodes=episodes, at_once=8, max_turns=4, tool_deadline_s=60.0, score_deadline_s=600.0)
-    checker = Checker(built.environment, byte_codec(), plan)
-    prompts: Iterator[Prompt] = itertools.islice(built.prompts.training(0), episodes)
-    return await checker.run(prompts, lambda number: Escapist(random.Random(f"{seed}/{number}"), witness), lambda done: None)
+        return build_workload(config, Path(folder))
+
+
+@dataclass(slots=True)
+class Fuzz:
+    """One event loop owns it, as an actor's loop owns its environments."""
+
+    workloads: list[Workload]
+    witness: Path
+    seconds: float
+
+    async def run(self) -> dict[str, Any]:
+        """Rounds until the time is up."""
+        reports: list[CheckReport] = []
+        memory: list[float] = []
+        started_s = time.monotonic()
+        while time.monotonic() - started_s < self.seconds:
+            rng = random.Random(len(memory))
+            for _ in range(_ROUND_TEXTS):
+                parse_noise(rng)
+            reports += [await self._round(workload, len(memory)) for workload in self.workloads]
+            memory.append(memory_mib())
+        return {
+            "texts": len(memory) * _ROUND_TEXTS,
+            "episodes": sum(report.episodes for report in reports),
+            "tool_calls": sum(sum(report.tool_calls.values()) for report in reports),
+            "rewards": sum(round(report.success * report.episodes) for report in reports),
+            "lost": sum(report.lost for report in reports),
+            "losses": [loss for report in reports for loss in report.losses][-5:],
+            "rounds": len(memory),
+            "rss_mib": memory[:: max(1, len(memory) // _SHOWN_ROUNDS)],
+        }
+
+    async def _round(self, workload: Workload, number: int) -> CheckReport:
+        start = number * _ROUND_EPISODES
+        prompts: Iterator[Prompt] = workload.prompts.training(start)
+        checker = Checker(workload.environment, _CODEC, _PLAN)
+        return await checker.run(prompts, lambda n: Escapist(random.Random(f"{start + n}"), self.witness), lambda done: None)
+
+
+def memory_mib() -> float:
+    own = psutil.Process()
+    return round(sum(each.memory_info().rss for each in (own, *own.children())) / 2**20, 1)
+
+
+def left_running(mark: str) -> int:
+    return sum(mark in " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"]))
 
 
 def main() -> None:
@@ -99,32 +156,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--workloads", default="search_r1,dapo_math,r2e_gym")
     options = parser.parse_args()
-    process = psutil.Process()
+    workloads = [built(name) for name in options.workloads.split(",")]
     started_s = time.monotonic()
-    facts: dict[str, Any] = {"texts": 0, "episodes": 0, "tool_calls": 0, "rewards": 0, "lost": 0, "losses": [], "rss_mib": []}
-    with tempfile.TemporaryDirectory() as folder:
-        witness = Path(folder) / "witness"
+    with tempfile.TemporaryDirectory() as outside, tempfile.TemporaryDirectory() as inside:
+        tempfile.tempdir = inside  # sandboxes are made there
+        witness = Path(outside) / "witness"
         witness.write_text("unharmed", encoding="utf-8")
-        before = len(psutil.pids())
-        for number in itertools.count():
-            if time.monotonic() - started_s > options.seconds:
-                break
-            rng = random.Random(number)
-            for _ in range(_ROUND_TEXTS):
-                parse_noise(rng)
-            facts["texts"] += _ROUND_TEXTS
-            for workload in options.workloads.split(","):
-                report = asyncio.run(play(workload, number, witness, _ROUND_EPISODES))
-                facts["episodes"] += report.episodes
-                facts["tool_calls"] += sum(report.tool_calls.values())
-                facts["rewards"] += round(report.success * report.episodes)
-                facts["lost"] += report.lost
-                facts["losses"] = [*facts["losses"], *report.losses][-5:]
-            facts["rss_mib"].append(round(process.memory_info().rss / 2**20, 1))
-        facts["host_unharmed"] = witness.read_text(encoding="utf-8") == "unharmed"
-    facts["rss_mib"] = facts["rss_mib"][:: max(1, len(facts["rss_mib"]) // 12)]
-    facts["children_left"] = len(process.children(recursive=True))
-    facts |= {"processes_on_host": [before, len(psutil.pids())], "seconds": time.monotonic() - started_s}
+        facts = asyncio.run(Fuzz(workloads, witness, options.seconds).run())
+        facts["host_unharmed"] = witness.read_text(encoding="utf-8") == "unharmed" and os.listdir(outside) == ["witness"]
+        facts |= {"processes_left": left_running(str(witness)), "folders_left": len(os.listdir(inside))}
+    facts["seconds"] = time.monotonic() - started_s
     print(json.dumps({**facts, "machine": f"{platform.machine()}, {os.cpu_count()} CPUs"}))
 
 

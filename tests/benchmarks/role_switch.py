@@ -1,9 +1,10 @@
 """Seconds of a role switch in a running session, by phase, there and back; and from a replica's death to full service.
 
-    python tests/benchmarks/role_switch.py [--json]
+    python tests/benchmarks/role_switch.py [--repartition] [--json]
 
 The last line of stdout is one JSON object. One core replica, one engine, one hybrid; the embedded policy with random weights;
-steps go on meanwhile, so that core, engine and the processes that start share the machine: look at `load`.
+steps go on meanwhile, so that core, engine and the processes that start share the machine: look at `load`. `--repartition`: one
+core replica and two engines that become one of tp 2, and two again.
 """
 
 import argparse
@@ -22,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from libra_core.planning.transition import transition
 from libra_core.runtime.session import Connection
-from libra_core.types.plan import Plan
+from libra_core.types.plan import Plan, RolloutLayout
 from tests.integration.sessions import iterate, own_processes, random_policy, session, small_config
 
 DEADLINE_S = 400.0
@@ -57,7 +58,7 @@ def switch(steps: Steps, source: Plan, target: Plan) -> dict[str, Any]:
     assert outcome is not None
     if not outcome.applied:
         sys.exit(f"the switch failed: {outcome.error}")
-    phases = {action.rpartition(" ")[0]: round(seconds, 3) for action, seconds in outcome.seconds}
+    phases = {verb.value: round(seconds, 3) for verb, seconds in outcome.phases}
     return {"phases_s": phases, "total_s": round(sum(phases.values()), 2), "steps_meanwhile": meanwhile}
 
 
@@ -94,11 +95,35 @@ def measure() -> dict[str, Any]:
     }
 
 
+def measure_repartition() -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        config = small_config(
+            random_policy(root / "model"),
+            root,
+            rollout={"engines": [{"tp": 1, "count": 2}], "max_new_tokens": 64},
+            training={"steps": 2000, "loss": {"entropy_coefficient": 0.01}},
+            replanning={"repartition": True},
+        )
+        with session(config, root / "run") as connection:
+            steps, two = Steps(connection), connection.controller.plan()
+            one = replace(two, rollout=RolloutLayout(engines=((2, 1),)))
+            steps.one()
+            answer = {"to_tp_2": switch(steps, two, one)}
+            steps.one()
+            answer["to_tp_1"] = switch(steps, one, two)
+            steps.one()
+            audit = connection.rollout.audit()
+    counts = {"trained": audit.trained, "lost": audit.lost, "doubled": audit.doubled}
+    return answer | {"trajectories": counts, "steps": steps.done}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print only the JSON object")
+    parser.add_argument("--repartition", action="store_true", help="engines of another degree instead of a role switch")
     options = parser.parse_args()
-    answer = measure() | {
+    answer = (measure_repartition() if options.repartition else measure()) | {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "load": [round(value, 1) for value in os.getloadavg()],
     }

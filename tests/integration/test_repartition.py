@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +12,11 @@ import pytest
 from libra_core.config import LibraConfig
 from libra_core.planning.transition import transition
 from libra_core.runtime.session import Connection
+from libra_core.types.decision import Decision, Verdict
 from libra_core.types.plan import Plan, RolloutLayout
-from libra_core.types.transition import TransitionOutcome
-from tests.integration.sessions import iterate, own_processes, random_policy, session, small_config
+from libra_core.types.reports import IterationReport
+from libra_core.types.transition import Tier, TransitionOutcome
+from tests.integration.sessions import own_processes, random_policy, reported, session, small_config
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -45,13 +47,17 @@ class Run:
     def __init__(self, connection: Connection) -> None:
         self.connection, self.step = connection, 0
 
-    def iterate(self) -> list[str]:
-        """One step; the engines that took its weights."""
-        rollout, update, publication = iterate(self.connection, self.step)
-        assert rollout.trajectories == PER_STEP
-        assert not update.skipped
+    def iterate(self) -> IterationReport:
+        """One step, which trains."""
+        report = reported(self.connection, self.step)
+        assert report.rollout.trajectories == PER_STEP
+        assert not report.update.skipped
         self.step += 1
-        return sorted(part.engine_id for part in publication.engines)
+        return report
+
+    def engines(self) -> list[str]:
+        """Those that took the weights of one more step."""
+        return sorted(part.engine_id for part in self.iterate().publication.engines)
 
     def move_to(self, target: Plan, within_s: float = 400.0) -> TransitionOutcome:
         """Steps go on meanwhile, or wait while no engine serves."""
@@ -61,6 +67,17 @@ class Run:
             assert time.monotonic() < end_s, f"not done after {within_s:.0f} s and {self.step} steps"
             self.iterate()
         return outcome
+
+    def follow(self, decide: Callable[[Decision], Decision], within_s: float = 400.0) -> tuple[Decision, TransitionOutcome]:
+        """A look at the plan after two steps, and the steps until what it began has ended."""
+        planner, end_s = self.connection.planner, time.monotonic() + within_s
+        for _ in range(2):
+            planner.settle(self.iterate())
+        decision = decide(planner.decide(planner.propose(planner.profile(self.step - 1))))
+        planner.apply(decision)
+        while not (settled := planner.settle(self.iterate())):
+            assert time.monotonic() < end_s, f"not done after {within_s:.0f} s and {self.step} steps"
+        return decision, settled[0].outcome
 
 
 @contextmanager
@@ -92,7 +109,7 @@ def test_engines_become_one_of_twice_the_degree_and_two_again_while_training_goe
         run, controller = Run(connection), connection.controller
         two = controller.plan()
         one = replace(two, rollout=RolloutLayout(engines=((2, 1),)))
-        assert run.iterate() == ["engine-0", "engine-1"]
+        assert run.engines() == ["engine-0", "engine-1"]
 
         with the_next_engine_dies_while_it_starts() as killed:
             failed = run.move_to(one)
@@ -101,21 +118,23 @@ def test_engines_become_one_of_twice_the_degree_and_two_again_while_training_goe
         assert "engine-2 did not start" in failed.error
         assert controller.plan() == two
         assert len(connection.rollout.stats()) == 2
-        assert len(run.iterate()) == 2, "the old plan serves again"
+        assert len(run.engines()) == 2, "the old plan serves again"
 
         there = run.move_to(one)
         assert there.applied, there.error
         assert controller.plan() == one
         assert len(connection.rollout.stats()) == 1
-        assert len(run.iterate()) == 1
+        assert len(run.engines()) == 1
 
-        back = run.move_to(two)
+        decision, back = run.follow(lambda decision: replace(decision, verdict=Verdict.SWITCH))
+        assert decision.tier is Tier.REPARTITION
+        assert decision.candidate.plan == two
         assert back.applied, back.error
         assert controller.plan() == two
-        names = run.iterate()
+        names = run.engines()
         assert len(names) == 2
         assert not {"engine-0", "engine-1"} & set(names)
-        print("seconds by action", failed.seconds, there.seconds, back.seconds)
+        print("seconds by phase", failed.phases, there.phases, back.phases)
 
         audit = connection.rollout.audit()
         assert (audit.lost, audit.doubled, audit.failed) == (0, 0, 0)

@@ -73,6 +73,7 @@ def test_files_are_kept_with_their_checksums(
         (["env", "check", "search_r1", "--agent", "clever"], "--agent 'clever'"),
         (["env", "check", "synthetic", "--agent", "scripted"], "no scripted agent"),
         (["env", "check", "r2e_gym", "--set", "rollout.score_deadline_s=5"], "must exceed workload.test_wall_s"),
+        (["env", "check", "r2e_gym", "--set", "workload.sandbox.wall_s=50"], "least workload.sandbox.wall_s + 20 = 70"),
         (["env", "check", "dapo_math", "--set", "workload.generated_tasks=[nothing]"], "workload.generated_tasks"),
         (["env", "check", "dapo_math", "--set", "workload.generated_tasks=[]"], "workload.generated_tasks"),
     ],

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import uuid
 from itertools import cycle
 from pathlib import Path
 
@@ -12,9 +13,9 @@ from libra_core.config.sandbox import SandboxConfig
 from libra_core.config.workload import R2EGymConfig
 from libra_core.engines.warm_start.lessons import RepairLessons, encoded
 from libra_core.errors import ResourceError
-from libra_core.types.trajectory import Prompt
+from libra_core.types.trajectory import Prompt, ToolReturn, ToolStatus
 from libra_core.workloads.chat import Chat
-from libra_core.workloads.check.agents import Babbler, ScriptedRepairer
+from libra_core.workloads.check.agents import Babbler, ScriptedRepairer, tool_call
 from libra_core.workloads.check.codec import byte_codec
 from libra_core.workloads.check.runner import Checker, CheckPlan, CheckReport
 from libra_core.workloads.r2e_gym.environment import R2EGymEnvironment
@@ -24,6 +25,7 @@ from libra_core.workloads.r2e_gym.tasks import PACKAGES_FOLDER, HiddenTest, Repa
 from libra_core.workloads.r2e_gym.workspace import TaskFiles
 from libra_core.workloads.sandbox.host import SandboxHost, limits_of
 from libra_core.workloads.sandbox.local import find_isolation
+from support.sandboxes import marked_processes
 
 SOURCE = '''def double(value):
     """Twice.
@@ -99,7 +101,9 @@ def play(prepared: Path, *turns: str, episodes: int = 1, at_once: int = 1) -> Ch
     repositories = MutatedPackages(prepared, [TASK], host, test_wall_s=30.0)
     environment = R2EGymEnvironment(CODEC, R2EGymConfig(), repositories)
     prompt = IssueSource(Chat(CODEC), [TASK], [], seed=0).prompt(TASK)
-    plan = CheckPlan(episodes=episodes, at_once=at_once, max_turns=6, tool_deadline_s=60.0, score_deadline_s=120.0)
+    plan = CheckPlan(
+        episodes=episodes, at_once=at_once, max_turns=6, tool_deadline_s=60.0, score_deadline_s=120.0, queue_deadline_s=120.0
+    )
     checker = Checker(environment, CODEC, plan)
 
     def agent(number: int) -> Reciting | ScriptedRepairer | Babbler:
@@ -158,6 +162,58 @@ def test_lessons_hold_what_the_tools_really_answer(prepared: Path) -> None:
     assert asyncio.run(answers()) == shown
     demonstration = encoded(lesson, CODEC, 1024)
     assert demonstration.token_ids[: len(prompt.token_ids)] == prompt.token_ids
+
+
+CONNECT = "import socket; s = socket.socket(); s.settimeout(3); s.connect(('1.1.1.1', 53))"
+LINK = bash("mkdir out; ln -s OUTSIDE out/link")
+
+
+def asked(tool: str, **arguments: str) -> str:
+    return f"{tool_call(tool, **arguments)}<|im_end|>"
+
+
+@pytest.mark.parametrize(
+    ("turns", "status", "says"),
+    [
+        ([bash("bomb() { bomb | bomb & }; bomb; sleep 60; : MARK")], ToolStatus.TIMEOUT, "deadline passed"),
+        ([bash("yes MARK")], ToolStatus.ERROR, "too much output"),
+        ([asked("python", code="x = bytearray(10 * 2**30)")], ToolStatus.ERROR, "MemoryError"),
+        ([bash("rm -rf --no-preserve-root / 2>/dev/null; ls /bin/sh")], ToolStatus.OK, "/bin/sh\n[exit code 0]"),
+        ([bash("cat OUTSIDE")], ToolStatus.ERROR, "No such file"),
+        ([asked("view", path="OUTSIDE")], ToolStatus.ERROR, "No such file"),
+        ([asked("python", code=CONNECT)], ToolStatus.ERROR, "unreachable"),
+        ([bash("sh -c 'sleep 300; : MARK'")], ToolStatus.TIMEOUT, "deadline passed"),
+        ([bash("(setsid sh -c 'sleep 300; : MARK' &); echo left")], ToolStatus.OK, "left\n[exit code 0]"),
+        ([LINK, asked("view", path="out/link")], ToolStatus.ERROR, "No such file"),
+        ([LINK, asked("edit", path="out/link", old="kept", new="")], ToolStatus.ERROR, "No such file"),
+        ([asked("edit", path="/usr/taken", old="", new="x")], ToolStatus.ERROR, "Read-only file system"),
+    ],
+)
+def test_every_attack_is_contained_and_answered(
+    prepared: Path, tmp_path: Path, turns: list[str], status: ToolStatus, says: str
+) -> None:
+    outside, mark = tmp_path / "outside", uuid.uuid4().hex
+    outside.write_text("kept")
+    wall_s = 2.0 if status is ToolStatus.TIMEOUT else 60.0
+    limits = SandboxConfig(wall_s=wall_s, processes=24, memory_mib=256, output_kib=16, file_mib=8, disk_mib=16)
+    repositories = MutatedPackages(prepared, [TASK], SandboxHost(limits), test_wall_s=30.0)
+    environment = R2EGymEnvironment(CODEC, R2EGymConfig(), repositories)
+
+    async def last_answer() -> ToolReturn:
+        episode = await environment.reset(IssueSource(Chat(CODEC), [TASK], [], seed=0).prompt(TASK))
+        answers: list[ToolReturn] = []
+        for turn in turns:
+            call = environment.parse_call(CODEC.encode(turn.replace("OUTSIDE", str(outside)).replace("MARK", mark)))
+            assert call is not None
+            answers.append(await episode.step(call))
+        await episode.close()
+        return answers[-1]
+
+    last = asyncio.run(last_answer())
+    assert last.status is status
+    assert says in CODEC.decode(last.token_ids)
+    assert outside.read_text() == "kept"
+    assert marked_processes(mark) == []
 
 
 def test_a_repair_without_submission_earns_nothing(prepared: Path) -> None:

@@ -1,11 +1,14 @@
 """What a policy may try, in real sandboxes. Each is contained, answered with the right status, and leaves nothing behind."""
 
 import asyncio
+import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,8 +21,9 @@ from libra_core.workloads.sandbox import local, process
 from libra_core.workloads.sandbox.host import SandboxHost
 from libra_core.workloads.sandbox.isolation import Isolation, Launch
 from libra_core.workloads.sandbox.local import find_isolation
-from libra_core.workloads.sandbox.types import Outcome, SandboxResult
-from support.sandboxes import LIMITS, MIB, Trial
+from libra_core.workloads.sandbox.types import Outcome, SandboxCommand, SandboxResult
+from libra_core.workloads.work_clock import WorkClock
+from support.sandboxes import LIMITS, MIB, Trial, marked_processes
 
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -124,6 +128,37 @@ def test_a_daemon_dies_with_the_command_that_left_it(trial: Trial) -> None:
     result = trial.run("(setsid nohup sleep 300 >/dev/null 2>&1 &) ; sleep 0.1; echo left")
     assert (result.status, result.output) == (ToolStatus.OK, "left\n")
     _nothing_left(trial)
+
+
+def test_a_daemon_that_drops_its_environment_and_ignores_signals_dies_too(trial: Trial) -> None:
+    daemon = f"env -i setsid sh -c 'trap \"\" HUP INT TERM; sleep 300; : {trial.mark}'"
+    assert trial.run(f"( {daemon} >/dev/null 2>&1 & ) ; sleep 0.3; echo left").output == "left\n"
+    _nothing_left(trial)
+
+
+def test_nothing_runs_on_when_libra_itself_is_killed(isolation: Isolation, tmp_path: Path) -> None:
+    mark = uuid.uuid4().hex
+    program = (
+        "from support.sandboxes import Trial; from libra_core.workloads.sandbox.isolation import Isolation; "
+        f"trial = Trial(isolation=Isolation('{isolation}'), mark='{mark}'); "
+        "trial.run('setsid sleep 300 & echo up > up; sleep 300', wall_s=600.0)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "TMPDIR": str(tmp_path)}
+    child = subprocess.Popen([sys.executable, "-c", program], env=environment)
+    try:
+        _until(lambda: list(tmp_path.glob("*/work/up")), "the command to run")
+        assert len(marked_processes(mark)) >= 3
+    finally:
+        child.kill()
+        child.wait()
+    _until(lambda: not marked_processes(mark), "its processes to end")
+
+
+def _until(done: Callable[[], object], what: str) -> None:
+    deadline_s = time.monotonic() + 60.0
+    while not done():
+        assert time.monotonic() < deadline_s, f"waited 60 s for {what}"
+        time.sleep(0.05)
 
 
 def test_a_daemon_that_holds_the_output_dies_too(trial: Trial) -> None:
@@ -239,7 +274,6 @@ def test_binary_output_and_a_signal_are_answered(trial: Trial) -> None:
 
 def test_files_outlive_a_command_but_not_the_sandbox(isolation: Isolation) -> None:
     from libra_core.workloads.sandbox.local import LocalSandbox
-    from libra_core.workloads.sandbox.types import SandboxCommand
     from libra_core.workloads.sandbox.view import host_view
 
     async def two_commands() -> tuple[SandboxResult, Path]:
@@ -278,13 +312,32 @@ def test_a_sandbox_made_for_a_caller_who_has_gone_is_removed(tmp_path: Path, mon
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_command_that_waits_for_its_turn_has_its_whole_deadline_left(isolation: Isolation) -> None:
+    async def two_at_once() -> tuple[list[SandboxResult], list[WorkClock]]:
+        host = SandboxHost(SandboxConfig(commands_at_once=1, isolation=isolation))
+        clocks = [WorkClock("t", work_s=30.0, queue_s=30.0) for _ in range(2)]
+
+        async def one(clock: WorkClock) -> SandboxResult:
+            async with host.opened(lambda folder: None) as sandbox:
+                return await clock.hold(sandbox.run(SandboxCommand(argv=("/bin/sh", "-c", "sleep 1; echo done"))))
+
+        return await asyncio.gather(*(one(clock) for clock in clocks)), clocks
+
+    results, clocks = asyncio.run(two_at_once())
+    assert [result.output for result in results] == ["done\n"] * 2
+    first, second = sorted(clock.waited_s for clock in clocks)
+    assert first < 0.2
+    assert second > 0.9
+    assert all(clock.busy_s >= 1.0 for clock in clocks)
+
+
 def test_a_supervisor_that_does_not_report_has_lost_the_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
     def hanging(*_: object) -> Launch:
         return Launch(argv=("/bin/sleep", "30"), order=b"")
 
     monkeypatch.setattr(local, "launch", hanging)
     monkeypatch.setattr(local, "_SLACK_S", 0.2)
-    monkeypatch.setattr(process, "_GRACE_S", 0.2)
+    monkeypatch.setattr(process, "GRACE_S", 0.2)
     with pytest.raises(SandboxLostError, match="without a report"):
         Trial(isolation=Isolation.UNSAFE).run("true", wall_s=0.1)
 

@@ -70,6 +70,8 @@ class FakeWorld:
     expects: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     names: list[EngineId] = field(default_factory=list)
+    largest: int = 8
+    """Devices of a node."""
     least: int = 10**6
     """Engines that served at the worst moment since this was reset."""
 
@@ -81,12 +83,15 @@ class FakeWorld:
     def node_of(self, handle: Handle) -> str:
         return str(handle.node)
 
+    def largest_node(self, _resource: str) -> int:
+        return self.largest
+
     def _done(self, name: str) -> None:
         if self.fails == name:
             self.fails = ""
             raise ResourceError(f"no luck with {name}")
 
-    async def reserve(self, name: str, tp: int) -> Any:
+    async def reserve(self, name: str, tp: int, _deadline_s: float) -> Any:
         self._done("reserve")
         nodes = [node for node, free in enumerate(self.free) if free >= tp]
         if not nodes:

@@ -63,12 +63,12 @@ class Trial:
 
 
 def marked_processes(mark: str) -> list[int]:
-    """Processes of the whole host with the mark in their environment."""
+    """Processes of the whole host with the mark in their environment or in their command line."""
     found: list[int] = []
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
-                if mark.encode() in Path(f"/proc/{name}/environ").read_bytes():
+                if any(mark.encode() in Path(f"/proc/{name}/{place}").read_bytes() for place in ("environ", "cmdline")):
                     found.append(int(name))
             except OSError:
                 continue

@@ -42,7 +42,7 @@ class Grid:
     steps: int = 28
     sweeps: int = 8
     """Many short visits rather than few long ones: on a shared host a cell's time wanders by a fifth within minutes."""
-    budget_s: float = 170.0
+    budget_s: float = 145.0
     """Of the sweeps of one degree; a busy host makes fewer of them."""
     degrees: tuple[int, ...] = (1, 2)
     trainer: TrainerGrid = field(default_factory=TrainerGrid)

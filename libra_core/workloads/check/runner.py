@@ -5,13 +5,14 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from libra_core.ports.environment import Environment, Episode
 from libra_core.types.ids import GroupId, PolicyVersion, TrajectoryId
 from libra_core.types.trajectory import FinishReason, Prompt, ToolCall, ToolReturn, ToolStatus, Trajectory, VersionSegment
 from libra_core.workloads.check.agents import Agent
 from libra_core.workloads.text_codec import TextCodec
+from libra_core.workloads.work_clock import WorkClock
 
 _LONGEST_TURN = 200_000
 Progress = Callable[[int], None]
@@ -34,6 +35,8 @@ class CheckReport:
     """By status."""
     tool_mean_s: float
     tool_p90_s: float
+    queue_mean_s: float
+    """Per tool call, for a place on the host; the tool's own times are without it."""
     score_mean_s: float
     most_at_once: int
     """Episodes open at the same time, at most."""
@@ -47,6 +50,7 @@ class CheckPlan:
     max_turns: int
     tool_deadline_s: float
     score_deadline_s: float
+    queue_deadline_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +98,9 @@ class Checker:
                 self._open -= 1
                 await episode.close()
             started_s = time.monotonic()
-            async with asyncio.timeout(self._plan.score_deadline_s):
-                reward = await self._environment.score(prompt, transcript.trajectory(submission))
+            reward = await self._clock(self._plan.score_deadline_s).hold(
+                self._environment.score(prompt, transcript.trajectory(submission))
+            )
         except Exception as error:  # what the agent loop would mark as a failed trajectory
             loss = f"{type(error).__name__}: {str(error)[:200]}"
             return _Outcome(reward=0.0, returns=tuple(transcript.returns), turns=transcript.turns, score_s=0.0, loss=loss)
@@ -117,11 +122,17 @@ class Checker:
             answers.append(self._codec.decode(returned.token_ids))
 
     async def _step(self, episode: Episode, call: ToolCall) -> ToolReturn:
+        clock = self._clock(self._plan.tool_deadline_s)
         try:
-            async with asyncio.timeout(self._plan.tool_deadline_s):
-                return await episode.step(call)
+            answer = await clock.hold(episode.step(call))
         except TimeoutError:
-            return self._environment.answer_failure(call, ToolStatus.TIMEOUT)
+            if not clock.late:
+                raise
+            answer = self._environment.answer_failure(call, ToolStatus.TIMEOUT)
+        return replace(answer, duration_s=clock.busy_s, waited_s=clock.waited_s)
+
+    def _clock(self, work_s: float) -> WorkClock:
+        return WorkClock("the episode", work_s=work_s, queue_s=self._plan.queue_deadline_s)
 
     def _report(self, outcomes: list[_Outcome], wall_s: float) -> CheckReport:
         returns = [returned for outcome in outcomes for returned in outcome.returns]
@@ -137,6 +148,7 @@ class Checker:
             tool_calls=dict(sorted(Counter(str(returned.status) for returned in returns).items())),
             tool_mean_s=statistics.fmean(durations) if durations else 0.0,
             tool_p90_s=statistics.quantiles(durations, n=10, method="inclusive")[-1] if len(durations) > 1 else 0.0,
+            queue_mean_s=statistics.fmean(returned.waited_s for returned in returns) if returns else 0.0,
             score_mean_s=statistics.fmean(scored) if scored else 0.0,
             most_at_once=self._most_open,
             wall_s=wall_s,

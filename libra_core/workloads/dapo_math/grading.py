@@ -9,6 +9,7 @@ from typing import Final
 
 from libra_core.errors import DeadlineError
 from libra_core.workloads.dapo_math.answers import same_value
+from libra_core.workloads.work_clock import place
 
 _READY_S: Final = 60.0
 """For importing sympy on a busy host."""
@@ -36,7 +37,7 @@ class GraderPool:
         plain = same_value(gold, answer)
         if plain is not None:
             return plain
-        async with self._places:
+        async with place(self._places, "workload.grade_workers"):
             worker = self._idle.pop() if self._idle else None
             try:
                 worker = worker or await self._started()

@@ -1,6 +1,5 @@
 """Tools and rewards of repairing a mutated package."""
 
-import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -10,7 +9,7 @@ from libra_core.types.trajectory import Prompt, ToolCall, ToolReturn, ToolStatus
 from libra_core.workloads.calls import malformed, parse_tool_call
 from libra_core.workloads.chat import Chat
 from libra_core.workloads.r2e_gym.repositories import Repositories
-from libra_core.workloads.r2e_gym.tools import SUBMIT, USAGE, command_of, tool_name
+from libra_core.workloads.r2e_gym.tools import SUBMIT, USAGE, command_of, own_terms, tool_name
 from libra_core.workloads.sandbox.types import Sandbox
 from libra_core.workloads.spoken import last_turn
 from libra_core.workloads.text_codec import TextCodec
@@ -33,7 +32,7 @@ class R2EGymEnvironment:
 
     def parse_call(self, turn_token_ids: Sequence[int]) -> ToolCall | None:
         """A turn without a call is answered, so that thinking aloud does not end a trajectory."""
-        call = parse_tool_call(self._chat.said(turn_token_ids)) or malformed(_NO_CALL)
+        call = own_terms(parse_tool_call(self._chat.said(turn_token_ids)) or malformed(_NO_CALL))
         return None if _submits(call) else call
 
     async def reset(self, prompt: Prompt) -> Episode:
@@ -45,7 +44,7 @@ class R2EGymEnvironment:
     async def score(self, prompt: Prompt, trajectory: Trajectory) -> float:
         """1.0 when the hidden tests pass in a fresh sandbox with the submitted changes, else 0.0."""
         call = parse_tool_call(self._chat.said(last_turn(trajectory)))
-        if call is None or not _submits(call) or not trajectory.submission:
+        if call is None or not _submits(own_terms(call)) or not trajectory.submission:
             return 0.0
         return float(await self._repositories.passes(prompt.instance, trajectory.submission))
 
@@ -74,9 +73,8 @@ class RepairEpisode:
         command = command_of(call)
         if isinstance(command, str):
             return self._environment.answer(call, ToolStatus.MALFORMED, f"{command}\n{USAGE}", 0.0)
-        started_s = time.perf_counter()
         result = await self._sandbox.run(command)
-        return self._environment.answer(call, result.status, result.text, time.perf_counter() - started_s)
+        return self._environment.answer(call, result.status, result.text, result.duration_s)
 
     async def submission(self) -> str:
         return await self._environment.collect(self._sandbox, self._instance)
@@ -86,4 +84,4 @@ class RepairEpisode:
 
 
 def _submits(call: ToolCall) -> bool:
-    return not call.malformed and tool_name(call) == SUBMIT
+    return not call.malformed and call.tool == SUBMIT

@@ -1,6 +1,5 @@
 """Where the repositories of a data set come from: opening one, collecting what changed, running the hidden tests."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +11,7 @@ from libra_core.workloads.r2e_gym.tools import script_command
 from libra_core.workloads.r2e_gym.workspace import TaskFiles, read_changes
 from libra_core.workloads.sandbox.host import SandboxHost
 from libra_core.workloads.sandbox.types import Outcome, Sandbox
+from libra_core.workloads.work_clock import in_thread
 
 _TOO_LARGE: Final = 3
 """Exit code of `collect.py` for more changes than can be carried."""
@@ -44,7 +44,7 @@ class MutatedPackages:
         return await self._host.open(self._files.fill(self._tasks[instance]))
 
     async def collect(self, sandbox: Sandbox, instance: str) -> str:
-        manifest = await asyncio.to_thread(self._files.manifest, self._tasks[instance])
+        manifest = await in_thread(self._files.manifest, self._tasks[instance])
         result = await sandbox.run(script_command("collect.py", manifest))
         if result.exit_code == 0:
             return result.output

@@ -12,8 +12,10 @@ from libra_core.workloads.sandbox.isolation import Isolation
 from libra_core.workloads.sandbox.local import LocalSandbox, find_isolation
 from libra_core.workloads.sandbox.types import Sandbox, SandboxCommand, SandboxLimits, SandboxResult
 from libra_core.workloads.sandbox.view import FileView, host_view
+from libra_core.workloads.work_clock import in_thread, place, take_place
 
 _MIB = 1 << 20
+_OPEN, _COMMANDS = "workload.sandbox.open_at_once", "workload.sandbox.commands_at_once"
 
 
 def limits_of(config: SandboxConfig) -> SandboxLimits:
@@ -38,7 +40,7 @@ class _Bounded:
         self._open = True
 
     async def run(self, command: SandboxCommand) -> SandboxResult:
-        async with self._commands:
+        async with place(self._commands, _COMMANDS):
             return await self._sandbox.run(command)
 
     async def close(self) -> None:
@@ -74,7 +76,7 @@ class SandboxHost:
     async def open(self, prepare: Callable[[Path], None]) -> Sandbox:
         """A sandbox of this host; `prepare` fills its working folder and runs in a thread."""
         isolation = await self.isolation()
-        await self._places.acquire()
+        await take_place(self._places, _OPEN)
         try:
             sandbox = await _made(lambda: LocalSandbox(isolation, self._view, self._limits, prepare))
         except BaseException:
@@ -84,7 +86,7 @@ class SandboxHost:
 
     async def open_image(self, image: str) -> Sandbox:
         """A container of an image that the container program has or can fetch."""
-        await self._places.acquire()
+        await take_place(self._places, _OPEN)
         try:
             sandbox = await ContainerSandbox.start(
                 self._config.container, image, self._limits, deadline_s=self._config.container_start_s
@@ -119,7 +121,7 @@ async def _made(make: Callable[[], LocalSandbox]) -> LocalSandbox:
         return sandbox
 
     try:
-        return await asyncio.to_thread(work)
+        return await in_thread(work)
     except asyncio.CancelledError:
         with lock:
             gone = True

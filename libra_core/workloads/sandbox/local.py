@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from libra_core.errors import ResourceError, SandboxLostError
 from libra_core.workloads.sandbox.isolation import UNPRIVILEGED_ID, Isolation, Placement, launch
-from libra_core.workloads.sandbox.process import Conversation, Program, converse
+from libra_core.workloads.sandbox.process import GRACE_S, Conversation, Program, converse
 from libra_core.workloads.sandbox.types import Outcome, SandboxCommand, SandboxLimits, SandboxResult
 from libra_core.workloads.sandbox.view import FileView, host_view, write_etc
 
@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 _SLACK_S: Final = 10.0
 """Beyond the command's own deadline, for starting and ending the sandbox on a busy host."""
+LOST_AFTER_S: Final = _SLACK_S + 2 * GRACE_S
+"""Beyond the command's own deadline: by then it is known whether the sandbox reports at all."""
 _PROBE: Final = SandboxCommand(argv=("/bin/sh", "-c", "echo ready"))
 
 

@@ -11,7 +11,7 @@ from typing import IO, Final
 
 from libra_core.errors import SandboxLostError
 
-_GRACE_S: Final = 5.0
+GRACE_S: Final = 5.0
 """Between asking a child to end by closing its input, and SIGKILL."""
 _CHUNK: Final = 65536
 _MAX_REPORT: Final = 65536
@@ -114,7 +114,7 @@ class _Talk:
     async def _ended(self, reading: "asyncio.Future[tuple[bytes, bytes]]") -> tuple[bytes, bytes]:
         """Raises `SandboxLostError` when a process that got away from the child still holds its pipes after SIGKILL."""
         try:
-            async with asyncio.timeout(2 * _GRACE_S):
+            async with asyncio.timeout(2 * GRACE_S):
                 said = await reading
                 await self._gone.wait()
         except TimeoutError:
@@ -154,7 +154,7 @@ class _Talk:
         with contextlib.suppress(OSError):
             self._input.close()
         if self._kill is None and not self._gone.is_set():
-            self._kill = self._loop.call_later(_GRACE_S, self._kill_now)
+            self._kill = self._loop.call_later(GRACE_S, self._kill_now)
 
     def _kill_now(self) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -1,6 +1,5 @@
 """BM25 over a user's corpus: built once, kept on disk under the corpus's own checksum, read through memory maps."""
 
-import asyncio
 import hashlib
 import json
 import shutil
@@ -15,6 +14,7 @@ from libra_core.errors import ConfigError
 from libra_core.workloads.rows import read_rows
 from libra_core.workloads.search_r1.passages import Passage
 from libra_core.workloads.search_r1.retrieval import document_terms, query_terms
+from libra_core.workloads.work_clock import in_thread
 
 _FORMAT: Final = 1
 """Raised when terms or files change."""
@@ -30,7 +30,7 @@ class CorpusIndex:
         self._bm25: Any = bm25s.BM25.load(str(folder), mmap=True, load_corpus=True)
 
     async def search(self, query: str, top_k: int) -> Sequence[Passage]:
-        return await asyncio.to_thread(self.best, query, top_k)
+        return await in_thread(self.best, query, top_k)
 
     def best(self, query: str, top_k: int) -> tuple[Passage, ...]:
         """The best passages that share a term with the query; equal scores keep the order of the corpus."""

@@ -11,6 +11,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt,
 
 from libra_core.errors import RetrieverError
 from libra_core.workloads.search_r1.passages import Passage
+from libra_core.workloads.work_clock import queued
 
 
 class Retriever(Protocol):
@@ -60,7 +61,8 @@ class PatientRetriever:
         now_s = time.monotonic()
         start_s = max(now_s, self._next_s)
         self._next_s = start_s + self._interval_s
-        await asyncio.sleep(start_s - now_s)
+        with queued("workload.retriever_requests_per_s"):
+            await asyncio.sleep(start_s - now_s)
         return await self._ask(query, top_k)
 
 

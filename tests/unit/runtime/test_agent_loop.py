@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from libra_core.config.rollout import RolloutConfig
-from libra_core.errors import EngineLostError
+from libra_core.errors import EngineLostError, SandboxLostError
 from libra_core.ports.environment import Episode, TurnStops
 from libra_core.runtime.agent_loop import AgentLoop, AgentTools
 from libra_core.runtime.fleet import EngineMember
@@ -24,6 +24,7 @@ from libra_core.types.trajectory import (
     Trajectory,
     VersionSegment,
 )
+from libra_core.workloads.work_clock import queued
 from support.routing import CountedMoves
 
 CALL, END, MAYBE, SPELLED = 90, 91, 92, 93
@@ -33,9 +34,10 @@ PROMPT = Prompt(prompt_id=PromptId("p"), token_ids=(1, 2, 3), text="?", answers=
 class EchoEnvironment:
     """A turn that ends in CALL is a tool call; the tool answers with two tokens."""
 
-    def __init__(self, tool: Callable[[], Awaitable[None]] | None = None, hangs: str = "") -> None:
+    def __init__(self, tool: Callable[[], Awaitable[None]] | None = None, hangs: str = "", end_raises: bool = False) -> None:
         self._tool = tool
         self.hangs = hangs
+        self._end_raises = end_raises
         self.closed = 0
 
     async def _pause(self, where: str) -> None:
@@ -56,6 +58,8 @@ class EchoEnvironment:
     async def close(self) -> None:
         self.closed += 1
         await self._pause("close")
+        if self._end_raises:
+            raise OSError("the sandbox's folder is gone")
 
     def parse_call(self, turn_token_ids: Sequence[int]) -> ToolCall | None:
         return ToolCall(tool="echo", argument="") if turn_token_ids[-1] in {CALL, MAYBE} else None
@@ -187,6 +191,41 @@ def test_a_turn_goes_on_after_a_token_that_completes_no_tag() -> None:
     assert requests[0].stop_token_ids == (CALL, END, MAYBE)
 
 
+def test_a_tool_that_waits_for_a_place_is_not_late_before_it_began() -> None:
+    async def crowded() -> None:
+        with queued("workload.sandbox.commands_at_once"):
+            await asyncio.sleep(0.3)
+
+    trajectory, _ = run_loop([turn(CALL), turn(END)], EchoEnvironment(tool=crowded), tool_deadline_s=0.2)
+    (returned,) = trajectory.tool_returns
+    assert returned.status is ToolStatus.OK
+    assert returned.waited_s > 0.25
+    assert returned.duration_s < 0.2
+
+
+def test_a_tool_that_gets_no_place_is_a_failure_of_infrastructure() -> None:
+    async def crowded() -> None:
+        with queued("workload.sandbox.commands_at_once"):
+            await asyncio.sleep(5.0)
+
+    trajectory, _ = run_loop([turn(CALL)], EchoEnvironment(tool=crowded), queue_deadline_s=0.05)
+    assert trajectory.failure is not None
+    assert trajectory.failure.kind is FailureKind.TOOL_RUNNER
+    assert (
+        "t waited 0.05 s (rollout.queue_deadline_s) for a place: workload.sandbox.commands_at_once" in trajectory.failure.message
+    )
+    assert trajectory.tool_returns == ()
+
+
+def test_a_tool_that_raises_a_timeout_of_its_own_is_a_failure_of_infrastructure() -> None:
+    async def broken() -> None:
+        raise TimeoutError("the connection timed out")
+
+    trajectory, _ = run_loop([turn(CALL)], EchoEnvironment(tool=broken))
+    assert trajectory.failure is not None
+    assert "the connection timed out" in trajectory.failure.message
+
+
 def test_what_the_tools_leave_for_scoring_is_kept() -> None:
     assert run_loop([turn(END)])[0].submission == "kept"
 
@@ -207,6 +246,22 @@ def test_tools_that_never_end_cost_nothing_that_was_sampled(caplog: pytest.LogCa
     assert trajectory.failure is None
     assert trajectory.token_ids == (1, 2, 3, 11, END)
     assert "t, for its tools to end, waited" in caplog.text
+
+
+def test_tools_that_break_while_they_end_cost_nothing_that_was_sampled(caplog: pytest.LogCaptureFixture) -> None:
+    trajectory, _ = run_loop([turn(11, END)], EchoEnvironment(end_raises=True))
+    assert trajectory.failure is None
+    assert (trajectory.token_ids, trajectory.submission) == ((1, 2, 3, 11, END), "kept")
+    assert "OSError: the sandbox's folder is gone" in caplog.text
+
+
+def test_a_failure_keeps_its_name_when_the_tools_break_at_their_end_too() -> None:
+    async def broken() -> None:
+        raise SandboxLostError("no report")
+
+    trajectory, _ = run_loop([turn(CALL)], EchoEnvironment(tool=broken, end_raises=True))
+    assert trajectory.failure is not None
+    assert trajectory.failure.message == "SandboxLostError: no report"
 
 
 def test_a_broken_tool_runner_fails_the_trajectory_instead_of_scoring_it() -> None:

@@ -132,6 +132,7 @@ class Divided(ClusterControllerActor):
         super().__init__(config_of(), "nowhere", plan, None)
         self.world = FakeWorld(free=[plan.rollout.num_gpus])
         self._core = self.world.core(self._config)
+        self._places = self.world  # type: ignore[assignment]
         self.misplaced: list[str] = []
 
     async def start(self) -> None:
@@ -178,6 +179,20 @@ def test_engines_beside_hybrids_are_not_divided_anew() -> None:
         assert not outcome.applied
         assert "only a fleet without hybrids" in outcome.error
         assert [worker.state for worker in controller.workers] == ["serves", "serves"]
+
+    run(claim)
+
+
+def test_an_engine_wider_than_any_node_is_refused_before_anything_stops() -> None:
+    async def claim() -> None:
+        controller = Divided(fleet_plan({1: 4}))
+        await controller.start()
+        controller.world.largest = 2
+        outcome = await controller.carry_out(transition(fleet_plan({1: 4}), fleet_plan({4: 1})))
+        assert not outcome.applied
+        assert outcome.error.startswith("an engine of tp 4 needs as many devices in one node, and the largest has 2")
+        assert controller.world.served() == [1, 1, 1, 1]
+        assert controller.world.expects == []
 
     run(claim)
 

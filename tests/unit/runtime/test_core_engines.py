@@ -1,6 +1,7 @@
 """Core engines are divided anew as a whole or not at all; engines, devices and the fleet are stand-ins."""
 
 import asyncio
+import itertools
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -36,12 +37,11 @@ async def running(plan: Plan, world: FakeWorld) -> CoreEngines:
 async def move(
     core: CoreEngines, world: FakeWorld, source: Plan, target: Plan, *, after: Callable[[int], None] = lambda _number: None
 ) -> TransitionOutcome:
-    """As the controller does it; `after` is told the number of each action that is done."""
-    number = -1
+    """As the controller does it; `after` is told the number of each action that is done, in the order in which they began."""
+    numbers = itertools.count()
 
     async def perform(action: Action) -> None:
-        nonlocal number
-        number += 1
+        number = next(numbers)
         await core.perform(action)
         after(number)
 
@@ -193,7 +193,9 @@ def test_an_engine_that_dies_is_replaced_in_its_place_and_the_plan_moves_on_from
 
 
 async def replaced(core: CoreEngines, world: FakeWorld, engine_id: EngineId) -> None:
-    """What the fleet does when it sees that an engine is gone."""
+    """What the fleet does when it sees that an engine is gone; one that it has given up it does not look at."""
+    if engine_id not in world.serving:
+        return
     world.die(engine_id)
     place = core.place_of(engine_id)
     assert place is not None

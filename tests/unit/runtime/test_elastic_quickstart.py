@@ -22,7 +22,7 @@ from libra_core.types.lengths import LengthRecord
 from libra_core.types.plan import Plan
 from libra_core.types.profile import RunProfile
 from libra_core.types.reports import EngineWork, IterationReport
-from libra_core.types.transition import Tier, Transition, TransitionCost, TransitionOutcome
+from libra_core.types.transition import Tier, Transition, TransitionCost, TransitionOutcome, Verb
 from libra_core.workloads.search_r1.drift import Drift
 from support.reports import iteration_report, publication_report, rollout_report, time_account, update_report
 
@@ -56,8 +56,8 @@ class Host:
         if self.move is None or self.left > 0:
             return None
         self.active = self.move.target
-        seconds = (("start", FLIP_S[self.active.hybrids_training]),)
-        return TransitionOutcome(plan=self.active, applied=True, seconds=seconds)
+        phases = ((Verb.START_REPLICA, FLIP_S[self.active.hybrids_training]),)
+        return TransitionOutcome(plan=self.active, applied=True, phases=phases)
 
     def recoveries(self) -> list[Recovery]:
         return []

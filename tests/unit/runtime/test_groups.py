@@ -83,7 +83,7 @@ def play(policy: str, world: OneTurn) -> tuple[TrajectoryGroup, GroupVerdict, li
         )
 
     async def score(group: TrajectoryGroup) -> TrajectoryGroup:
-        scored = [await score_one(world, group.prompt, t, 0.05) for t in group.trajectories]
+        scored = [await score_one(world, group.prompt, t, RolloutConfig(score_deadline_s=0.05)) for t in group.trajectories]
         return replace(group, trajectories=tuple(scored))
 
     tools = AgentTools(

@@ -16,7 +16,8 @@ def trajectory(prompt: int, turns: list[tuple[int, int]], *, calls_last: bool) -
         mask += [1] * sampled
         if calls_last or place < len(turns) - 1:
             mask += [0] * returned
-            tools.append(ToolReturn(tool="search", status=ToolStatus.OK, token_ids=(1,) * returned, duration_s=0.5 + place))
+            times = {"duration_s": 0.5 + place, "waited_s": 2.0}
+            tools.append(ToolReturn(tool="search", status=ToolStatus.OK, token_ids=(1,) * returned, **times))
     return Trajectory(
         trajectory_id=TrajectoryId("g0.0"),
         group_id=GroupId("g0"),
@@ -42,6 +43,6 @@ def test_a_record_has_every_token_and_second(prompt: int, turns: list[tuple[int,
     record = record_of(finished, step=3)
     assert record.generated_tokens == tuple(sampled for sampled, _ in turns)
     assert record.prompt_tokens + sum(record.generated_tokens) + sum(record.tool_tokens) == len(finished.token_ids)
-    assert sum(record.tool_s) == sum(tool.duration_s for tool in finished.tool_returns)
+    assert sum(record.tool_s) == sum(tool.duration_s + tool.waited_s for tool in finished.tool_returns)
     assert len(record.tool_s) == len(record.tool_tokens)
     assert (record.step, record.engine) == (3, "engine-1")

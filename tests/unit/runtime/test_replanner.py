@@ -28,7 +28,7 @@ CONFIG = validate_config(
 SERVING = plan_of(CONFIG)
 TRAINING = replace(SERVING, hybrids_training=1)
 MODEL = Path(__file__).parents[2] / "support" / "tiny_model.json"
-SECONDS = (("drain engine hybrid-0", 1.0), ("start replica hybrid-0", 6.0), ("join training hybrid-0", 3.0))
+PHASES = ((Verb.DRAIN_ENGINE, 1.0), (Verb.START_REPLICA, 6.0), (Verb.JOIN, 3.0))
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Session:
     def end(self, *, applied: bool) -> None:
         move = self.begun[-1]
         self.active = move.target if applied else move.source
-        self.ended = TransitionOutcome(plan=self.active, applied=applied, error="" if applied else "no luck", seconds=SECONDS)
+        self.ended = TransitionOutcome(plan=self.active, applied=applied, error="" if applied else "no luck", phases=PHASES)
 
 
 def step(number: int, t_iter_s: float = 8.0, *, train_s: float = 8.0) -> IterationReport:
@@ -194,7 +194,7 @@ def test_a_run_without_hybrids_looks_at_other_degrees_at_the_cost_of_their_kind(
     assert keeper.profile(5).decode_ratio_of.keys() == {1, 2}
     back = keeper.propose(keeper.profile(5))[0]
     assert back.candidate.plan == plan_of(DIVIDED)
-    assert back.cost.total_s == sum(seconds for _, seconds in SECONDS), "as it was measured"
+    assert back.cost.total_s == sum(seconds for _, seconds in PHASES), "as it was measured"
 
 
 def test_a_fleet_for_which_there_is_no_other_degree_is_told() -> None:
@@ -206,8 +206,8 @@ def test_a_fleet_for_which_there_is_no_other_degree_is_told() -> None:
         keeper.propose(keeper.profile(0))
 
 
-def test_seconds_of_actions_are_divided_by_kind() -> None:
-    cost = cost_of(TransitionOutcome(plan=SERVING, applied=True, seconds=SECONDS))
+def test_seconds_of_phases_are_divided_by_kind() -> None:
+    cost = cost_of(TransitionOutcome(plan=SERVING, applied=True, phases=PHASES))
     assert (cost.drain_s, cost.transfer_s, cost.start_s) == (1.0, 3.0, 6.0)
 
 
@@ -223,4 +223,4 @@ def test_a_resumed_run_expects_what_transitions_cost_before() -> None:
     resumed.resume(keeper.state())
     for number in range(4):
         resumed.settle(step(number))
-    assert look(resumed, 3).cost == cost_of(TransitionOutcome(plan=TRAINING, applied=True, seconds=SECONDS))
+    assert look(resumed, 3).cost == cost_of(TransitionOutcome(plan=TRAINING, applied=True, phases=PHASES))

@@ -1,5 +1,6 @@
 """A transition is applied as a whole or not at all."""
 
+import asyncio
 from dataclasses import dataclass, field
 
 import pytest
@@ -75,13 +76,12 @@ class Cluster:
             self.engines[action.target] = f"tp{action.tp} {words[action.verb]}"
 
 
+LOOP = asyncio.Runner()
+"""One for all examples; one each would be slow."""
+
+
 def carried(change: Transition, cluster: Cluster) -> TransitionOutcome:
-    """Nothing in `Cluster.perform` waits, so one push runs the coroutine to its end; a loop per example would be slow."""
-    try:
-        carry_out(change, cluster.perform).send(None)
-    except StopIteration as end:
-        return end.value
-    raise AssertionError("the transition waits for something")
+    return LOOP.run(carry_out(change, cluster.perform))
 
 
 def names_of(of: Plan) -> list[int]:
@@ -133,6 +133,29 @@ def test_an_inverse_that_fails_is_named_and_the_others_are_still_undone() -> Non
     outcome = carried(change, cluster)
     assert outcome.not_undone == ("stop replica hybrid-0: no luck with stop replica hybrid-0",)
     assert cluster.hybrids["hybrid-0"] == "serves"
+
+
+def test_actions_of_one_verb_run_side_by_side_and_cost_what_the_longest_took() -> None:
+    async def slow(action: Action) -> None:
+        await asyncio.sleep(0.05 if action.verb is Verb.START_ENGINE else 0.0)
+
+    change = transition(plan({2: 4}, hybrids=0), plan({1: 8}, hybrids=0))
+    outcome = LOOP.run(carry_out(change, slow))
+    verbs = [Verb.DRAIN_ENGINE, Verb.STOP_ENGINE, Verb.START_ENGINE, Verb.ADMIT_ENGINE]
+    assert [verb for verb, _ in outcome.phases] == 2 * verbs
+    assert len(outcome.seconds) == len(change.actions)
+    started_s = sum(seconds for verb, seconds in outcome.phases if verb is Verb.START_ENGINE)
+    assert 0.1 <= started_s < 0.4, "two waves of four starts of 0.05 s each"
+
+
+def test_all_that_run_side_by_side_are_undone_when_one_fails() -> None:
+    change = transition(plan({1: 4}, hybrids=0), plan({4: 1}, hybrids=0))
+    cluster = Cluster.running(change.source)
+    before, cluster.fails = cluster.state(), {1}
+    outcome = carried(change, cluster)
+    assert str(outcome.failed) == "drain engine engine-2 (tp 1)"
+    assert [name for name, _ in outcome.seconds[4:]] == [f"admit engine engine-{number} (tp 1)" for number in range(4)]
+    assert cluster.state() == before
 
 
 def test_a_flip_back_is_the_flip_undone() -> None:

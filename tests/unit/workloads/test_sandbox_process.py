@@ -16,7 +16,7 @@ async def _talk(script: str, deadline_s: float) -> Conversation:
 
 
 def test_what_escapes_the_kill_and_keeps_the_pipes_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "_GRACE_S", 0.2)
+    monkeypatch.setattr(process, "GRACE_S", 0.2)
     with pytest.raises(SandboxLostError, match="pipes"):
         asyncio.run(asyncio.wait_for(_talk("setsid sleep 5 & exit 0", 0.2), 4.0))
 

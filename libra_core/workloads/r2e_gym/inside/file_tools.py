@@ -1,4 +1,4 @@
-"""View, search and edit inside a sandbox. One JSON object on standard input; the exit code tells whether it worked."""
+"""View, search, edit and insert inside a sandbox. One JSON object on standard input; the exit code tells whether it worked."""
 
 import json
 import os
@@ -83,9 +83,24 @@ def edit(request: dict[str, Any]) -> None:
         text = text_of(path)
         if text.count(old) != 1:
             fail(f"old occurs {text.count(old)} times in {path}; it must occur once")
+    write(path, text.replace(old, new, 1) if old else new)
+
+
+def insert(request: dict[str, Any]) -> None:
+    """After a line; 0 is before the first."""
+    path, after, new = str(request["path"]), int(request["after"]), str(request["new"])
+    lines = text_of(path).splitlines(keepends=True)
+    if not 0 <= after <= len(lines):
+        fail(f"{path} has {len(lines)} lines; there is no line {after}")
+    if after and not lines[after - 1].endswith("\n"):
+        lines[after - 1] += "\n"
+    write(path, "".join([*lines[:after], new if new.endswith("\n") else f"{new}\n", *lines[after:]]))
+
+
+def write(path: str, text: str) -> None:
     try:
         with open(path, "w", encoding="utf-8", newline="") as file:
-            file.write(text.replace(old, new, 1) if old else new)
+            file.write(text)
     except OSError as error:
         fail(f"{path}: {error.strerror}")
     sys.stdout.write(f"{path} is changed\n")
@@ -94,10 +109,10 @@ def edit(request: dict[str, Any]) -> None:
 def main() -> None:
     request = json.load(sys.stdin)
     try:
-        {"view": view, "search": search, "edit": edit}[request.pop("tool")](request)
+        {"view": view, "search": search, "edit": edit, "insert": insert}[request.pop("tool")](request)
     except KeyError as error:
         fail(f"the argument {error} is missing")
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         fail(f"an argument is wrong: {error}")
 
 
