@@ -4,7 +4,7 @@ from prefect.artifacts import create_markdown_artifact
 
 from libra_core.planning.decision import Look
 from libra_core.tracking.recorder import recorder_for
-from libra_core.types.decision import Decision
+from libra_core.types.decision import Decision, Settled
 from libra_core.types.profile import RunProfile
 from libra_core.types.reports import IterationReport
 from libra_core.types.session import SessionRef
@@ -46,11 +46,16 @@ def record_decision(session: SessionRef, decision: Decision, profile: RunProfile
     show_decision(recorder_for(session.run_id).record_decision(decision, profile))
 
 
-@core_task(task_run_name="settle")
 def follow_decisions(session: SessionRef, report: IterationReport | None) -> None:
-    """Write down what is now known of earlier decisions; None at the run's end."""
+    """Write down what is now known of earlier decisions; None at the run's end. Called after each iteration, so it is no task."""
     for settled in _keeper(session).settle(report):
-        recorder_for(session.run_id).record_settled(settled)
+        settle_decision(session, settled)
+
+
+@core_task(task_run_name="settle-{settled.step:05d}")
+def settle_decision(session: SessionRef, settled: Settled) -> None:
+    """Into the run's ledger and MLflow."""
+    recorder_for(session.run_id).record_settled(settled)
 
 
 def show_decision(row: Row) -> None:
