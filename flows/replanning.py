@@ -47,10 +47,10 @@ def replanning(session: SessionRef, step: int) -> Decision:
 
 
 class Looks:
-    """The looks of one training: each runs beside the iteration that follows, in a thread of its own, at most one at a time.
+    """What follows each iteration of one training beside the next: settling earlier decisions, and a look when it is due.
 
-    Owned by the training flow. Between two looks only its thread touches the plan keeper, during one only the look's:
-    `after` and `conclude` wait for the look under way. One that outlives the training is abandoned with its process.
+    Owned by the training flow. A thread does it, one at a time, and alone touches the plan keeper meanwhile: `after` and
+    `conclude` wait for the one before. One that outlives the training is abandoned with its process.
     """
 
     def __init__(self, run: TrainingRun) -> None:
@@ -58,16 +58,11 @@ class Looks:
         self._under_way: Future[None] | None = None
 
     def after(self, report: IterationReport) -> None:
-        """Between two iterations: settle earlier decisions, and look again when that is due or asked for."""
-        keeper = connect(self._run.session).planner
-        if keeper is None:
-            return
-        with self._counted():
-            self._wait()
-            follow_decisions(self._run.session, report)
-            tell_of_drop(self._run, report)
-            if keeper.is_due(report.step, asked=_request(self._run).exists()):
-                self._begin(report.step)
+        """Settle earlier decisions, and look again when that is due or asked for."""
+        if connect(self._run.session).planner is not None:
+            with self._counted():
+                self._wait()
+                self._begin(report)
 
     def conclude(self) -> None:
         """Realised gains from as many iterations as there were."""
@@ -76,21 +71,21 @@ class Looks:
                 self._wait()
                 follow_decisions(self._run.session, None)
 
-    def _begin(self, step: int) -> None:
+    def _begin(self, report: IterationReport) -> None:
         """In a copy of this thread's context, so that Prefect sees a subflow of the training."""
         done: Future[None] = Future()
         self._under_way = done
         context = copy_context()
 
-        def look() -> None:
+        def follow() -> None:
             try:
-                context.run(_look_and_tell, self._run, step)
+                context.run(_follow, self._run, report)
             except BaseException as error:  # whoever waits gets it
                 done.set_exception(error)
             else:
                 done.set_result(None)
 
-        Thread(target=look, name=f"look-{step}", daemon=True).start()
+        Thread(target=follow, name=f"replanning-{report.step}", daemon=True).start()
 
     def _wait(self) -> None:
         """Raises what the look raised, or `DeadlineError`."""
@@ -114,6 +109,15 @@ class Looks:
             yield
         finally:
             self._run.recorder.add_look(time.monotonic() - started_s)
+
+
+def _follow(run: TrainingRun, report: IterationReport) -> None:
+    keeper = connect(run.session).planner
+    assert keeper is not None
+    follow_decisions(run.session, report)
+    tell_of_drop(run, report)
+    if keeper.is_due(report.step, asked=_request(run).exists()):
+        _look_and_tell(run, report.step)
 
 
 def _look_and_tell(run: TrainingRun, step: int) -> None:

@@ -71,7 +71,8 @@ def test_the_iteration_goes_on_while_a_look_runs_and_the_next_boundary_waits_for
     next_iteration.set()
     looks.after(iteration_report(1))
     assert ended.is_set()
-    assert settled == [0, 1]
+    looks.conclude()
+    assert settled == [0, 1, -1]
     assert run.kept_s > 0
 
 
