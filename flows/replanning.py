@@ -2,8 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from contextvars import copy_context
 from pathlib import Path
@@ -93,13 +92,12 @@ class Looks:
         if done is None:
             return
         deadline_s = self._run.config.orchestration.server_outage_s + _LOOK_DEADLINE_S
-        try:
-            done.result(deadline_s)
-        except FutureTimeout:
+        if wait([done], deadline_s).not_done:
             raise DeadlineError(
                 f"the training waited {deadline_s:.0f} s (orchestration.server_outage_s and {_LOOK_DEADLINE_S:.0f} s) for its "
                 "look at the plan; see the run folder's logs, resume the run, or set replanning.every_steps=0"
-            ) from None
+            )
+        done.result()
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
