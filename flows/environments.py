@@ -61,6 +61,7 @@ def _check(config: LibraConfig, agent: str, episodes: int, at_once: int) -> dict
         tool_deadline_s=config.rollout.tool_deadline_s,
         score_deadline_s=config.rollout.score_deadline_s,
         queue_deadline_s=config.rollout.queue_deadline_s,
+        threads=config.rollout.tool_threads,
     )
     with tempfile.TemporaryDirectory() as folder:
         write_byte_model(Path(folder))

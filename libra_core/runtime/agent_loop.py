@@ -5,7 +5,8 @@ import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from libra_core.config.rollout import RolloutConfig
@@ -234,15 +235,11 @@ class AgentLoop:
         start_s = time.time()
         self.ahead = self._start_ahead()
         clock = clock_of(self.trajectory_id, self.config.tool_deadline_s, self.config)
+        late = partial(self.tools.environment.answer_failure, call, ToolStatus.TIMEOUT)
         try:
-            answer = await clock.hold(episode.step(call))
-        except TimeoutError:
-            if not clock.late:
-                raise
-            answer = self.tools.environment.answer_failure(call, ToolStatus.TIMEOUT)
+            return await clock.answered(episode.step(call), late)
         finally:
             self.tools.record(call.tool, "tools", start_s, time.time())
-        return replace(answer, duration_s=clock.busy_s, waited_s=clock.waited_s)
 
     def _room(self) -> int:
         return min(self.config.max_new_tokens - self.generated, self.config.max_context_tokens - len(self.token_ids))

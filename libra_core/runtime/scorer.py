@@ -5,6 +5,7 @@ import logging
 import statistics
 import time
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,10 +33,12 @@ class RewardActor:
         self._config = config
         self._environment: Environment = build_workload(config, Path(model_folder)).environment
         self._store = store
+        self._threads = ThreadPoolExecutor(config.rollout.tool_threads, thread_name_prefix="scores")
 
     async def score_group(self, group: TrajectoryGroup) -> TrajectoryGroup:
         """Grade every sample and give each its group advantage; a sample that cannot be scored is marked failed."""
         rollout = self._config.rollout
+        asyncio.get_running_loop().set_default_executor(self._threads)
         scored = await asyncio.gather(*(score_one(self._environment, group.prompt, t, rollout) for t in group.trajectories))
         usable = [t.reward for t in scored if t.failure is None]
         advantages = iter(group_advantages(usable, kind=self._config.training.loss.advantage) or ())
@@ -83,6 +86,8 @@ async def score_one(environment: Environment, prompt: Prompt, trajectory: Trajec
         except Exception as error:  # a scorer may raise anything; that is infrastructure, not the policy's mistake
             logger.exception("scorer failed for %s", trajectory.trajectory_id)
             message = f"{type(error).__name__}: {error}"
+            if clock.starved:  # another try would wait as long again, and outlast the batch
+                break
     return trajectory.failed(Failure(kind=FailureKind.SCORER, message=message))
 
 

@@ -9,9 +9,11 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
 from libra_core.errors import DeadlineError
+from libra_core.types.trajectory import ToolReturn
 
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
@@ -43,6 +45,11 @@ class WorkClock:
         """Whether the work's own time was up; tells `hold`'s `TimeoutError` from one that the work itself raised."""
         return self._timeout.expired() and not self._late_for
 
+    @property
+    def starved(self) -> bool:
+        """Whether it waited too long for a place."""
+        return bool(self._late_for)
+
     async def hold(self, work: Awaitable[Result]) -> Result:
         """Do the work; once per clock.
 
@@ -68,7 +75,7 @@ class WorkClock:
     @contextmanager
     def queued(self, bound: str) -> Generator[None]:
         """Around a wait for a place; `bound` names the setting that limits them."""
-        if self._timeout.expired():  # the work is being cancelled; what it still waits for has no bound of its own
+        if self._ended_s is not None or self._timeout.expired():  # what is still waited for then has no bound of its own
             yield
             return
         since_s = time.monotonic()
@@ -81,6 +88,16 @@ class WorkClock:
                 self._late_for = bound
             else:
                 self._expire_after(self._work_s - self.busy_s)
+
+    async def answered(self, step: Awaitable[ToolReturn], late: Callable[[], ToolReturn]) -> ToolReturn:
+        """The answer of a tool, or the one that its policy gets when its own time is up; with its seconds. Raises as `hold`."""
+        try:
+            answer = await self.hold(step)
+        except TimeoutError:
+            if not self.late:
+                raise
+            answer = late()
+        return replace(answer, duration_s=self.busy_s, waited_s=self.waited_s)
 
     def _expire_after(self, seconds: float) -> None:
         self._timeout.reschedule(asyncio.get_running_loop().time() + max(0.0, seconds))

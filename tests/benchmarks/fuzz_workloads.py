@@ -36,7 +36,13 @@ _ROUND_TEXTS = 2000
 _SHOWN_ROUNDS = 12
 _CODEC = byte_codec()
 _PLAN = CheckPlan(
-    episodes=_ROUND_EPISODES, at_once=8, max_turns=4, tool_deadline_s=60.0, score_deadline_s=600.0, queue_deadline_s=600.0
+    episodes=_ROUND_EPISODES,
+    at_once=8,
+    max_turns=4,
+    tool_deadline_s=60.0,
+    score_deadline_s=600.0,
+    queue_deadline_s=600.0,
+    threads=8,
 )
 _ESCAPES = (
     "echo out > {witness}",

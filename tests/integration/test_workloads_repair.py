@@ -102,7 +102,13 @@ def play(prepared: Path, *turns: str, episodes: int = 1, at_once: int = 1) -> Ch
     environment = R2EGymEnvironment(CODEC, R2EGymConfig(), repositories)
     prompt = IssueSource(Chat(CODEC), [TASK], [], seed=0).prompt(TASK)
     plan = CheckPlan(
-        episodes=episodes, at_once=at_once, max_turns=6, tool_deadline_s=60.0, score_deadline_s=120.0, queue_deadline_s=120.0
+        episodes=episodes,
+        at_once=at_once,
+        max_turns=6,
+        tool_deadline_s=60.0,
+        score_deadline_s=120.0,
+        queue_deadline_s=120.0,
+        threads=8,
     )
     checker = Checker(environment, CODEC, plan)
 

@@ -315,13 +315,11 @@ def test_a_sandbox_made_for_a_caller_who_has_gone_is_removed(tmp_path: Path, mon
 def test_a_command_that_waits_for_its_turn_has_its_whole_deadline_left(isolation: Isolation) -> None:
     async def two_at_once() -> tuple[list[SandboxResult], list[WorkClock]]:
         host = SandboxHost(SandboxConfig(commands_at_once=1, isolation=isolation))
-        clocks = [WorkClock("t", work_s=30.0, queue_s=30.0) for _ in range(2)]
-
-        async def one(clock: WorkClock) -> SandboxResult:
-            async with host.opened(lambda folder: None) as sandbox:
-                return await clock.hold(sandbox.run(SandboxCommand(argv=("/bin/sh", "-c", "sleep 1; echo done"))))
-
-        return await asyncio.gather(*(one(clock) for clock in clocks)), clocks
+        sleeping = SandboxCommand(argv=("/bin/sh", "-c", "sleep 1; echo done"))
+        async with host.opened(lambda folder: None) as one, host.opened(lambda folder: None) as other:
+            clocks = [WorkClock("t", work_s=30.0, queue_s=30.0) for _ in range(2)]
+            runs = (clock.hold(sandbox.run(sleeping)) for clock, sandbox in zip(clocks, (one, other), strict=True))
+            return await asyncio.gather(*runs), clocks
 
     results, clocks = asyncio.run(two_at_once())
     assert [result.output for result in results] == ["done\n"] * 2

@@ -54,6 +54,12 @@ class SystemConfig(Section):
     """Plans for the trajectories that come instead of those that went, and moves for nothing: a bound, not a system."""
 
     @model_validator(mode="after")
+    def _one_publication(self) -> "SystemConfig":
+        if self.overlap and self.publication_s is not None:
+            raise ValueError("publication_s is a publication that the trainer waits for as a whole; leave overlap out")
+        return self
+
+    @model_validator(mode="after")
     def _fleet_is_named(self) -> "SystemConfig":
         if (self.split == "fixed_fleet") != bool(self.fleet):
             raise ValueError("fleet names the engines of split: fixed_fleet, and of no other")

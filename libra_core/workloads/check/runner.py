@@ -5,7 +5,9 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 
 from libra_core.ports.environment import Environment, Episode
 from libra_core.types.ids import GroupId, PolicyVersion, TrajectoryId
@@ -51,6 +53,8 @@ class CheckPlan:
     tool_deadline_s: float
     score_deadline_s: float
     queue_deadline_s: float
+    threads: int
+    """For what blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +77,7 @@ class Checker:
         self._most_open = 0
 
     async def run(self, prompts: Iterator[Prompt], make_agent: Callable[[int], Agent], progress: Progress) -> CheckReport:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(self._plan.threads))
         started_s = time.monotonic()
         places = asyncio.Semaphore(self._plan.at_once)
         outcomes: list[_Outcome] = []
@@ -122,14 +127,8 @@ class Checker:
             answers.append(self._codec.decode(returned.token_ids))
 
     async def _step(self, episode: Episode, call: ToolCall) -> ToolReturn:
-        clock = self._clock(self._plan.tool_deadline_s)
-        try:
-            answer = await clock.hold(episode.step(call))
-        except TimeoutError:
-            if not clock.late:
-                raise
-            answer = self._environment.answer_failure(call, ToolStatus.TIMEOUT)
-        return replace(answer, duration_s=clock.busy_s, waited_s=clock.waited_s)
+        late = partial(self._environment.answer_failure, call, ToolStatus.TIMEOUT)
+        return await self._clock(self._plan.tool_deadline_s).answered(episode.step(call), late)
 
     def _clock(self, work_s: float) -> WorkClock:
         return WorkClock("the episode", work_s=work_s, queue_s=self._plan.queue_deadline_s)

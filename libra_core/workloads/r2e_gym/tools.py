@@ -67,7 +67,7 @@ def _edited(arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     match arguments.get("command"):
         case "view":
             start, end = _range(arguments.get("view_range"))
-            return "view", {"path": path, "start": start, "end": end}
+            return "view", {"path": arguments.get("path", "."), "start": start, "end": end}
         case "create":
             return "edit", {"path": path, "old": "", "new": arguments.get("file_text")}
         case "str_replace":

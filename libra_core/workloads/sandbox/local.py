@@ -18,6 +18,7 @@ from libra_core.workloads.sandbox.isolation import UNPRIVILEGED_ID, Isolation, P
 from libra_core.workloads.sandbox.process import GRACE_S, Conversation, Program, converse
 from libra_core.workloads.sandbox.types import Outcome, SandboxCommand, SandboxLimits, SandboxResult
 from libra_core.workloads.sandbox.view import FileView, host_view, write_etc
+from libra_core.workloads.work_clock import queued
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +71,10 @@ class LocalSandbox:
         return _result(said, time.monotonic() - started_s)
 
     async def close(self) -> None:
-        await asyncio.to_thread(self.remove)
+        """The folder goes in any case; time until it has is a wait for the host, not the work's own."""
+        removal = asyncio.get_running_loop().run_in_executor(None, self.remove)
+        with queued("rollout.tool_threads"):
+            await asyncio.shield(removal)
 
     def remove(self) -> None:
         """What `close` does, blocking."""

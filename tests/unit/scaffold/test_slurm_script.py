@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,12 +16,13 @@ echo "$@" >> started
 run=runs/slurm-7-20260101-000000-s0
 mkdir -p $run/checkpoints
 if [ -e ends ]; then exit "$(cat ends)"; fi
-for _ in $(seq 200); do
+for _ in $(seq 1000); do
   if [ -e $run/stop.request ]; then mkdir $run/checkpoints/step-000003; exit 75; fi
   sleep 0.05
 done
 exit 9
 """
+Start = Callable[..., subprocess.Popen[bytes]]
 
 
 @pytest.fixture
@@ -28,7 +31,7 @@ def job(tmp_path: Path) -> Path:
     programs = {
         "srun": TRAINS,
         "scontrol": '#!/bin/bash\nif [ "$1" = show ]; then echo head; echo other; else echo "$@" >> requeued; fi\n',
-        ".venv/bin/libra": '#!/bin/bash\ntouch "$2/stop.request"\n',
+        ".venv/bin/libra": '#!/bin/bash\ntouch "$2/stop.request"\nsleep 1\n',
     }
     for name, text in programs.items():
         program = tmp_path / name
@@ -38,10 +41,23 @@ def job(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(job: Path) -> subprocess.Popen[bytes]:
+@pytest.fixture
+def start(job: Path) -> Iterator[Start]:
+    """Runs the script in the folder; whatever a test leaves is ended."""
+    begun: list[subprocess.Popen[bytes]] = []
     slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "head,other"}
-    environment = {**os.environ, "PATH": f"{job}:{os.environ['PATH']}", **slurm}
-    return subprocess.Popen(["bash", str(SCRIPT), "c.yaml", "--set", "seed=1"], cwd=job, env=environment)
+
+    def run(**changes: str) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "PATH": f"{job}:{os.environ['PATH']}", **slurm, **changes}
+        command = ["bash", str(SCRIPT), "c.yaml", "--set", "seed=1"]
+        begun.append(subprocess.Popen(command, cwd=job, env=environment, start_new_session=True))
+        return begun[-1]
+
+    yield run
+    for process in begun:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def until_it_trains(job: Path) -> None:
@@ -51,27 +67,29 @@ def until_it_trains(job: Path) -> None:
         time.sleep(0.02)
 
 
-def test_a_warned_job_stops_with_a_checkpoint_and_its_next_start_resumes(job: Path) -> None:
-    first = start(job)
+@pytest.mark.parametrize("runs", ["runs", "runs/"])
+def test_a_warned_job_stops_with_a_checkpoint_and_its_next_start_resumes(job: Path, start: Start, runs: str) -> None:
+    """Also where the training ends while the request to stop is still being made."""
+    first = start(LIBRA_RUNS=runs)
     until_it_trains(job)
     first.send_signal(signal.SIGUSR1)
-    assert first.wait(20) == 75
+    assert first.wait(60) == 75
     assert (job / "requeued").read_text() == "requeue 7\n"
     (job / "ends").write_text("0")
-    assert start(job).wait(20) == 0
+    assert start(LIBRA_RUNS=runs).wait(60) == 0
     before, after = (job / "started").read_text().splitlines()
     assert before.endswith("--set run.root=runs --set run.name=slurm-7 --set seed=1")
     assert after.endswith("--set run.name=slurm-7 --resume runs/slurm-7-20260101-000000-s0 --set seed=1")
 
 
-def test_a_failed_job_is_not_queued_again(job: Path) -> None:
+def test_a_failed_job_is_not_queued_again(job: Path, start: Start) -> None:
     (job / "ends").write_text("3")
-    assert start(job).wait(20) == 3
+    assert start().wait(60) == 3
     assert not (job / "requeued").exists()
 
 
-def test_a_job_that_died_before_its_first_checkpoint_starts_anew(job: Path) -> None:
+def test_a_job_that_died_before_its_first_checkpoint_starts_anew(job: Path, start: Start) -> None:
     (job / "runs/slurm-7-20260101-000000-s0/checkpoints").mkdir(parents=True)
     (job / "ends").write_text("0")
-    assert start(job).wait(20) == 0
+    assert start().wait(60) == 0
     assert "--resume" not in (job / "started").read_text()

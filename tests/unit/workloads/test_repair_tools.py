@@ -72,7 +72,13 @@ def run(folder: Path, **request: Any) -> tuple[int, str]:
 
 @pytest.mark.parametrize(
     ("before", "after", "result"),
-    [("a\nb\n", 0, "new\na\nb\n"), ("a\nb\n", 1, "a\nnew\nb\n"), ("a\nb", 2, "a\nb\nnew\n"), ("", 0, "new\n")],
+    [
+        ("a\nb\n", 0, "new\na\nb\n"),
+        ("a\nb\n", 1, "a\nnew\nb\n"),
+        ("a\nb", 2, "a\nb\nnew\n"),
+        ("", 0, "new\n"),
+        ("a\x0c\nb\n", 1, "a\x0c\nnew\nb\n"),
+    ],
 )
 def test_a_line_is_inserted_after_another(tmp_path: Path, before: str, after: int, result: str) -> None:
     (tmp_path / "f").write_text(before)

@@ -39,10 +39,10 @@ async def crowded(clock: WorkClock, *, busy_s: float, work_s: float) -> str:
 
 def test_waiting_for_a_place_costs_nothing_of_the_deadline() -> None:
     async def play() -> None:
-        clock = WorkClock("t", work_s=0.3, queue_s=10.0)
-        assert await crowded(clock, busy_s=0.5, work_s=0.0) == "done"
-        assert 0.4 < clock.waited_s < 5.0
-        assert clock.busy_s < 0.3
+        clock = WorkClock("t", work_s=1.5, queue_s=30.0)
+        assert await crowded(clock, busy_s=2.0, work_s=0.0) == "done"
+        assert clock.waited_s > 1.8
+        assert clock.busy_s < 1.5
 
     asyncio.run(play())
 
@@ -125,10 +125,10 @@ def test_waiting_for_a_thread_costs_nothing_of_the_deadline_and_a_late_call_neve
         late = WorkClock("t", work_s=30.0, queue_s=0.05)
         with pytest.raises(DeadlineError, match=r"rollout\.tool_threads"):
             await late.hold(in_thread(ran.append, "late"))
-        patient = WorkClock("t", work_s=0.2, queue_s=30.0)
-        asyncio.get_running_loop().call_later(0.4, free.set)
+        patient = WorkClock("t", work_s=1.5, queue_s=30.0)
+        asyncio.get_running_loop().call_later(2.0, free.set)
         await patient.hold(in_thread(ran.append, "patient"))
-        assert patient.waited_s > 0.3
+        assert patient.waited_s > 1.8
         await holding
 
     asyncio.run(play())

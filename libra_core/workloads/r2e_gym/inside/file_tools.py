@@ -26,17 +26,23 @@ def text_of(path: str) -> str:
         fail(f"{path}: {error.strerror}")
 
 
+def lines_of(path: str) -> list[str]:
+    """As grep and tracebacks count them: form feeds and the like end no line."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text_of(path))
+
+
 def view(request: dict[str, Any]) -> None:
     path = str(request.get("path", "."))
     if os.path.isdir(path):
         for name in sorted(os.listdir(path))[:_MAX_LINES]:
             sys.stdout.write(name + ("/" if os.path.isdir(os.path.join(path, name)) else "") + "\n")
         return
-    lines = text_of(path).splitlines()
+    lines = lines_of(path)
     start = max(1, int(request.get("start") or 1))
     end = min(len(lines), int(request.get("end") or len(lines)), start + _MAX_LINES - 1)
     for number in range(start, end + 1):
-        sys.stdout.write(f"{number:6d}\t{lines[number - 1]}\n")
+        line = lines[number - 1].rstrip("\r\n")
+        sys.stdout.write(f"{number:6d}\t{line}\n")
     if end < len(lines):
         sys.stdout.write(f"({len(lines)} lines in all)\n")
 
@@ -49,7 +55,7 @@ def search(request: dict[str, Any]) -> None:
     matches = 0
     for path in files_below(str(request.get("path", "."))):
         try:
-            with open(path, encoding="utf-8") as file:
+            with open(path, encoding="utf-8", newline="\n") as file:
                 for number, line in enumerate(file, start=1):
                     if pattern.search(line):
                         matches += 1
@@ -89,7 +95,7 @@ def edit(request: dict[str, Any]) -> None:
 def insert(request: dict[str, Any]) -> None:
     """After a line; 0 is before the first."""
     path, after, new = str(request["path"]), int(request["after"]), str(request["new"])
-    lines = text_of(path).splitlines(keepends=True)
+    lines = lines_of(path)
     if not 0 <= after <= len(lines):
         fail(f"{path} has {len(lines)} lines; there is no line {after}")
     if after and not lines[after - 1].endswith("\n"):
