@@ -14,6 +14,7 @@ from prefect.exceptions import TerminationSignal
 from flows.artifacts import RunArtifacts
 from flows.board import current_board
 from flows.guard import kept_sigterm
+from flows.stopping import forget_stop
 from libra_core.config import LibraConfig
 from libra_core.errors import LibraError
 from libra_core.tracking.labels import run_labels
@@ -46,6 +47,7 @@ def training_run(config: LibraConfig) -> Iterator[TrainingRun]:
         LibraError: when something cannot be started; then no run folder is left behind either.
     """
     run_dir = make_run_folder(config)
+    forget_stop(run_dir)
     flow_run_id = str(runtime.flow_run.id or "")
     if flow_run_id:
         remember_flow_run(run_dir.parent, flow_run_id, run_dir)

@@ -48,7 +48,7 @@ def replanning(session: SessionRef, step: int) -> Decision:
 class Looks:
     """What follows each iteration of one training beside the next: settling earlier decisions, and a look when it is due.
 
-    Owned by the training flow. A thread does it, one at a time, and alone touches the plan keeper meanwhile: `after` and
+    Owned by the training flow. A thread does it, one at a time, and alone changes the plan keeper meanwhile: `after` and
     `conclude` wait for the one before. One that outlives the training is abandoned with its process.
     """
 
@@ -62,6 +62,12 @@ class Looks:
             with self._counted():
                 self._wait()
                 self._begin(report)
+
+    def rest(self) -> None:
+        """Return once nothing is under way, for a checkpoint; what the last one raised waits for `after` or `conclude`."""
+        if self._under_way is not None:
+            with self._counted():
+                wait([self._under_way], self._deadline_s)
 
     def conclude(self) -> None:
         """Realised gains from as many iterations as there were."""
@@ -91,13 +97,16 @@ class Looks:
         done, self._under_way = self._under_way, None
         if done is None:
             return
-        deadline_s = self._run.config.orchestration.server_outage_s + _LOOK_DEADLINE_S
-        if wait([done], deadline_s).not_done:
+        if wait([done], self._deadline_s).not_done:
             raise DeadlineError(
-                f"the training waited {deadline_s:.0f} s (orchestration.server_outage_s and {_LOOK_DEADLINE_S:.0f} s) for its "
-                "look at the plan; see the run folder's logs, resume the run, or set replanning.every_steps=0"
+                f"the training waited {self._deadline_s:.0f} s (orchestration.server_outage_s and {_LOOK_DEADLINE_S:.0f} s) for "
+                "its look at the plan; see the run folder's logs, resume the run, or set replanning.every_steps=0"
             )
         done.result()
+
+    @property
+    def _deadline_s(self) -> float:
+        return self._run.config.orchestration.server_outage_s + _LOOK_DEADLINE_S
 
     @contextmanager
     def _counted(self) -> Iterator[None]:

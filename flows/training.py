@@ -13,7 +13,7 @@ from flows.lifecycle import TrainingRun, training_run
 from flows.names import training_run_name, untagged
 from flows.parameters import TrainParameters
 from flows.replanning import Looks
-from flows.stopping import asked_to_stop, forget_stop
+from flows.stopping import asked_to_stop
 from libra_core.errors import NumericsError
 from libra_core.tracking.summary import RunSummary
 from libra_core.types.reports import IterationReport
@@ -34,15 +34,15 @@ def train(parameters: TrainParameters) -> RunSummary:
     settings = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
     with untagged(), settings, training_run(parameters.load()) as run, heard_interrupts() as raise_if_interrupted:
         total, looks = run.config.training.steps, Looks(run)
-        forget_stop(run.recorder.run_dir)
         for step in range(run.first_step, total):
             report = iterate(run, step)
             show(run, report)
-            looks.after(report)
             raise_if_interrupted()
             stops = step + 1 < total and asked_to_stop(run.recorder.run_dir)
             if stops or checkpoint_due(step + 1, total, run.config.training.checkpoint.every_steps):
+                looks.rest()
                 save_checkpoint(run.session, step + 1)
+            looks.after(report)
             if stops:
                 looks.conclude()
                 return conclude_early(run)

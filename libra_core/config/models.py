@@ -56,6 +56,16 @@ class LibraConfig(Section):
         return self.backend.ray_address == "local" if transport == "auto" else transport == "file"
 
     @property
+    def publishing_s(self) -> float:
+        """How long a publication may take: a transfer and its repeat, and the canary."""
+        return 3 * self.publication.deadline_s
+
+    @property
+    def departure_s(self) -> float:
+        """How long an engine that leaves may take to hand over what it has, after the publication in work."""
+        return self.publishing_s + self.elastic.drain_s
+
+    @property
     def admission_s(self) -> float:
         """How long an engine that has started may wait for the newest weights; a broadcast is the next publication."""
         return self.publication.deadline_s + (0.0 if self.weights_by_file else self.elastic.join_s)

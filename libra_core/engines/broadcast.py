@@ -62,9 +62,11 @@ def send_all(group: BroadcastGroup, tensors: Iterable[Tensor]) -> None:
     """
     broken: RuntimeError | None = None
     for tensor in tensors:
+        if broken is not None:
+            continue
+        whole = tensor.contiguous()
         try:
-            if broken is None:
-                group.broadcast(tensor.contiguous())
+            group.broadcast(whole)
         except RuntimeError as error:
             broken = error
     if broken is not None:

@@ -10,15 +10,13 @@ from libra_core.errors import DeadlineError, LibraError, ResourceError
 from libra_core.runtime.fleet import first_line
 
 CALL_DEADLINE_S = 60.0
-
-
 _LEAST_S = 1.0
 """What fetching an answer that is there may take."""
 
 
-def answered(reference: Any) -> bool:
-    """Whether `ask` would not wait."""
-    return bool(ray.wait([reference], timeout=0)[0])
+def answered(reference: Any, within_s: float = 0.0) -> bool:
+    """Whether `ask` would not wait, from so long on."""
+    return bool(ray.wait([reference], timeout=within_s)[0])
 
 
 def ask(what: str, reference: Any, deadline_s: float = CALL_DEADLINE_S, *, since_s: float | None = None) -> Any:

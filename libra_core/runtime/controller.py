@@ -133,9 +133,10 @@ class ClusterControllerActor:
             if error:
                 return TransitionOutcome(plan=self._plan, applied=False, error=error)
             if move.tier is Tier.REPARTITION:
-                return await self._repartition(move)
-            outcome = await carry_out(move, self._perform)
-            self._plan = replace(outcome.plan, hybrids_training=self._pool.order_places())
+                outcome = await self._repartition(move)
+            else:
+                outcome = await carry_out(move, self._perform)
+                self._plan = replace(outcome.plan, hybrids_training=self._pool.order_places())
         if outcome.not_undone:
             logger.error("the old plan is not whole again: %s", "; ".join(outcome.not_undone))
             for slot in self._stranded():

@@ -85,7 +85,7 @@ class RolloutCoordinatorActor:
         """Issue groups from here on."""
         self._spawn(self._admit())
 
-    async def publish(self, order: PublicationOrder, canary: tuple[int, ...] = ()) -> Published:
+    async def publish(self, order: PublicationOrder, canary: tuple[int, ...], token: int) -> Published:
         """Swap the weights of every engine, then let each score the canary. New groups start at the new version."""
         started_s = time.monotonic()
         try:
@@ -95,28 +95,28 @@ class RolloutCoordinatorActor:
             self._spawn(self._router.save())
             scores = await self._keeper.canary(canary) if canary else {}
         finally:
-            self._keeper.end_publication()
+            self._keeper.end_publication(token)
         return Published(engines=tuple(engines), scores=scores, seconds=time.monotonic() - started_s)
 
     async def hold(self) -> None:
         """Stop generation on every engine until the next publication; unfinished requests keep what they have."""
         await self._keeper.hold()
 
-    async def begin_publication(self, wait_s: float) -> bool:
+    async def begin_publication(self, token: int, wait_s: float) -> bool:
         """False: the engines that are expected have not come within `wait_s`; ask again."""
-        return await self._keeper.begin_publication(wait_s)
+        return await self._keeper.begin_publication(token, wait_s)
 
-    async def end_publication(self) -> None:
+    async def end_publication(self, token: int) -> None:
         """Of one that was begun and sends no order: engines may leave again."""
-        self._keeper.end_publication()
+        self._keeper.end_publication(token)
 
     async def expect_engines(self, degrees: tuple[int, ...], within_s: float) -> None:
         """The fleet changes for so long; afterwards, with 0 s, it has engines of these degrees."""
         self._keeper.expect(degrees, within_s)
 
     async def note_failure(self, sentence: str) -> None:
-        """Why engines of the plan do not serve; a step that waits without any ends with it."""
-        self._keeper.failure = sentence
+        """Why engines of the plan do not serve; a step that waits without any ends with it. Empty: all do."""
+        self._keeper.failure = sentence or None
 
     async def retire_engine(self, engine_id: EngineId, deadline_s: float) -> Handover:
         """Its trajectories go on on the other engines."""
@@ -131,7 +131,7 @@ class RolloutCoordinatorActor:
 
     async def form_broadcast(self) -> dict[EngineId, int]:
         """Engines of the next broadcast that live, and their degrees."""
-        return await self._keeper.form_group()
+        return await self._keeper.round.form(self._keeper.members())
 
     async def end_broadcast(self, *, whole: bool) -> None:
         """Whether the trainer has sent all of it; else it is sent again."""
@@ -162,7 +162,7 @@ class RolloutCoordinatorActor:
         """For whoever waits for a batch: what runs where, and whether something broke for good."""
         return {
             "fault": self._fault,
-            "failure": self._keeper.failure,
+            "failure": self._keeper.hopeless,
             "version": self._version,
             "engines": {member.engine_id: member.bound for member in self._keeper.fleet.ordered()},
             "waiting_for_weights": self._keeper.waiting_for_weights,

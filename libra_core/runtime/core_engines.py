@@ -113,11 +113,10 @@ class CoreEngines:
 
     def bound_s(self, move: Transition) -> float:
         """No transition and its way back take longer."""
-        rollout, elastic = self._config.rollout, self._config.elastic
-        start_s = 2 * rollout.engine_start_deadline_s
+        start_s = 2 * self._config.rollout.engine_start_deadline_s
         admit_s = start_s + 2 * (self._config.admission_s + FLEET_GRACE_S)
         each = {
-            Verb.DRAIN_ENGINE: elastic.drain_s + FLEET_GRACE_S,
+            Verb.DRAIN_ENGINE: self._config.departure_s + FLEET_GRACE_S,
             Verb.STOP_ENGINE: STOP_DEADLINE_S,
             Verb.START_ENGINE: start_s,
             Verb.ADMIT_ENGINE: admit_s,
@@ -140,11 +139,10 @@ class CoreEngines:
 
     async def conclude(self, degrees: Sequence[int]) -> None:
         """Bring an engine to every place that has none after a change; tell the fleet what it has, and what it does not get."""
-        failures = [why for place in self._places.values() if not place.serves and (why := await self._mended(place))]
+        whys = await asyncio.gather(*(self._mended(place) for place in self._places.values() if not place.serves))
         try:
-            if failures:
-                answer = self.coordinator.note_failure.remote("; ".join(failures))
-                await answer_of_fleet(answer, "engines that do not serve", FLEET_GRACE_S)
+            answer = self.coordinator.note_failure.remote("; ".join(why for why in whys if why))
+            await answer_of_fleet(answer, "engines that do not serve", FLEET_GRACE_S)
             await self.announce(degrees, 0.0)
         except LibraError:
             logger.exception("the fleet was not told what it has")
@@ -171,7 +169,7 @@ class CoreEngines:
         if place.slot is not None:
             deadline_s = self._config.elastic.drain_s
             answer = self.coordinator.retire_engine.remote(place.slot.engine_id, deadline_s)
-            await answer_of_fleet(answer, place.slot.engine_id, deadline_s + FLEET_GRACE_S)
+            await answer_of_fleet(answer, place.slot.engine_id, self._config.departure_s + FLEET_GRACE_S)
 
     async def _stop(self, place: CorePlace) -> None:
         slot, place.slot, place.started = place.slot, None, None
@@ -227,10 +225,11 @@ class CoreEngines:
         return ""
 
     def _abandon(self, place: CorePlace) -> None:
-        if place.slot is not None:
-            logger.warning("%s has no place in the plan and is ended", place.slot.engine_id)
-            self._starter.kill(place.slot)
-            place.slot.placement.release()
+        slot, place.slot, place.leaving = place.slot, None, True
+        if slot is not None:
+            logger.warning("%s has no place in the plan and is ended", slot.engine_id)
+            self._starter.kill(slot)
+            slot.placement.release()
 
     def _new_id(self) -> EngineId:
         return EngineId(f"engine-{next(self._names)}")

@@ -65,15 +65,17 @@ class FleetKeeper:
         self._arrivals = Arrivals(config.elastic.join_s)
         self.round = BroadcastRound(self._drop)
         self._loads = WeightLoads(config, record, self._drop)
-        self._publishing = 0
-        """Publications that were begun and not ended: the second try of one begins before the first has ended."""
+        self._publishing: set[int] = set()
+        """Begun and not ended; the second try of a publication begins before the first has ended."""
         self._retired: set[EngineId] = set()
         """A replacement that is among them came too late."""
         self._verified: tuple[PolicyVersion, tuple[float, ...]] | None = None
         """Newest version that an engine scored the canary under, and its scores."""
         self._router = router
+        self._coming = 0
+        """Replacements that the controller was asked for."""
         self.failure: str | None = None
-        """Why a lost engine could not be replaced."""
+        """Why engines could not be brought."""
         rollout = config.rollout
         history = ContextHistory(prior_tokens=(rollout.max_context_tokens + rollout.max_new_tokens) / 2)
         self.ledger = KvLedger(fill=math.inf if rollout.kv_fill is None else rollout.kv_fill, history=history)
@@ -95,6 +97,11 @@ class FleetKeeper:
         """No engine serves, but a replacement would after another broadcast."""
         return bool(self._arrivals.waiting) and not self.fleet.members
 
+    @property
+    def hopeless(self) -> str | None:
+        """Why no engine will come; None while one may."""
+        return None if self._coming or self._arrivals.waiting else self.failure
+
     def members(self) -> list[EngineMember]:
         """Engines of the next publication, the waiting ones included."""
         return [*self.fleet.ordered(), *self._arrivals.waiting]
@@ -104,18 +111,19 @@ class FleetKeeper:
         self.fleet.expected_until_s = time.monotonic() + within_s
         self.fleet.degrees = self._router.use_degrees({*degrees, *(member.tp for member in self.members())})
 
-    async def begin_publication(self, wait_s: float) -> bool:
+    async def begin_publication(self, token: int, wait_s: float) -> bool:
         """Waits for an engine that is expected; False when none has come within `wait_s`. Else no engine leaves until the end."""
         end_s = time.monotonic() + wait_s
         while not self.members() and self.fleet.expects_engines:
             if time.monotonic() > end_s:
                 return False
             await asyncio.sleep(_LOOK_S)
-        self._publishing += 1
+        self._publishing.add(token)
         return True
 
-    def end_publication(self) -> None:
-        self._publishing = max(0, self._publishing - 1)
+    def end_publication(self, token: int) -> None:
+        """Idempotent, also for one that never began."""
+        self._publishing.discard(token)
 
     async def publish(self, order: PublicationOrder) -> list[EnginePublication]:
         """Swap the weights of every engine; one that fails at it is replaced."""
@@ -142,19 +150,12 @@ class FleetKeeper:
             DeadlineError: it still had requests after the deadline; it stays out of service.
         """
         started_s = time.monotonic()
-        member = await self._withdraw(engine_id, deadline_s)
+        member = await self._withdraw(engine_id, self._config.publishing_s)
         if member is None:
             return Handover(requests=0, seconds=time.monotonic() - started_s)
         requests = member.running
         try:
-            while member.running:
-                if time.monotonic() - started_s > deadline_s:
-                    raise DeadlineError(
-                        f"{engine_id} still has {member.running} requests {deadline_s:.0f} s after it was withdrawn"
-                    )
-                with suppress(RayError):  # an engine that died has lost its requests, and their trajectories know
-                    await member.handle.abort_all.remote()
-                await asyncio.sleep(_LOOK_S)
+            await _emptied(member, deadline_s)
         finally:
             self.fleet.leaving.pop(engine_id, None)
         now_s = time.time()
@@ -220,10 +221,6 @@ class FleetKeeper:
             if isinstance(answer, BaseException):
                 self.fleet.lose(member.engine_id, f"{member.engine_id} could not be held: {first_line(answer)}")
 
-    async def form_group(self) -> dict[EngineId, int]:
-        """Engines of the next broadcast and their degrees."""
-        return await self.round.form(self.members())
-
     async def canary(self, token_ids: tuple[int, ...]) -> dict[EngineId, tuple[float, ...]]:
         """Log-probs of the same tokens from every engine that lives; one that dies at it is replaced."""
         scores: dict[EngineId, tuple[float, ...]] = {}
@@ -253,19 +250,23 @@ class FleetKeeper:
     def _replace(self, member: EngineMember, reason: str) -> None:
         logger.warning("%s; it is replaced", reason)
         self._record(f"lost: {reason}", member.engine_id, time.time(), time.time())
+        self._coming += 1
         self._spawn(self._bring_replacement(member))
 
     async def _bring_replacement(self, lost: EngineMember) -> None:
         """Waits for the controller to start an engine in the same place; none comes where the plan has none any more."""
         try:
             started: StartedEngine | None = await self._controller.replace_engine.remote(lost.engine_id)
+            if started is not None:
+                await self._take(member_of(started))
         except (RayError, LibraError) as error:
             logger.exception("no replacement for %s", lost.engine_id)
             self.failure = f"{lost.engine_id} could not be replaced: {first_line(error)}"
-            return
-        if started is None:
-            return
-        member = member_of(started)
+        finally:
+            self._coming -= 1
+
+    async def _take(self, member: EngineMember) -> None:
+        """A replacement, unless it comes too late."""
         async with self._publication:
             if member.engine_id in self._retired:
                 return
@@ -273,12 +274,14 @@ class FleetKeeper:
                 self._arrivals.add(member)
             elif self._last_order is None or await self._loads.load(member, self._last_order) is not None:
                 self.fleet.add(member)
+            else:
+                self.failure = f"{member.engine_id}, a replacement, took no weights"
 
     def _drop(self, member: EngineMember, error: EngineLostError) -> None:
         if member.engine_id in self.fleet.members:
             self.fleet.lose(member.engine_id, str(error))
-        elif member not in self._arrivals.waiting:
-            self.failure = str(error)
+        elif member not in self._arrivals.waiting:  # lost or withdrawn before, or never in
+            logger.warning("%s", error)
         elif not self._arrivals.failed(member, error):  # a replacement that nobody waits for
             self._arrivals.withdraw(member.engine_id)
             self._replace(member, str(error))
@@ -286,3 +289,21 @@ class FleetKeeper:
 
 def member_of(engine: StartedEngine) -> EngineMember:
     return EngineMember(engine_id=engine.engine_id, tp=engine.tp, kv_tokens=engine.kv_tokens, handle=engine.handle)
+
+
+async def _emptied(member: EngineMember, deadline_s: float) -> None:
+    """Have a withdrawn engine return what it works on; one that died has lost that, and its trajectories know.
+
+    Raises:
+        DeadlineError: it still had requests then.
+    """
+    end_s = time.monotonic() + deadline_s
+    while member.running:
+        left_s = end_s - time.monotonic()
+        if left_s < 0:
+            raise DeadlineError(
+                f"{member.engine_id} still has {member.running} requests {deadline_s:.0f} s after it was withdrawn"
+            )
+        with suppress(RayError, TimeoutError):
+            await asyncio.wait_for(member.handle.abort_all.remote(), left_s)
+        await asyncio.sleep(_LOOK_S)

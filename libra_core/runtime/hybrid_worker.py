@@ -98,16 +98,15 @@ class HybridWorker:
         deadline_s = self._setting.config.elastic.drain_s
         for slot in self._engines:
             answer = self.coordinator.retire_engine.remote(slot.engine_id, deadline_s)
-            await answer_of_fleet(answer, slot.engine_id, deadline_s + FLEET_GRACE_S)
+            await answer_of_fleet(answer, slot.engine_id, self._setting.config.departure_s + FLEET_GRACE_S)
 
     async def admit(self) -> None:
         """Serve with the newest weights; each engine has scored the canary before."""
         if self._serves:
             return
         deadline_s = self._setting.config.admission_s + FLEET_GRACE_S
-        for engine in self._started:
-            answer = self.coordinator.admit_engine.remote(engine)
-            await answer_of_fleet(answer, engine.engine_id, deadline_s)
+        answers = [(engine.engine_id, self.coordinator.admit_engine.remote(engine)) for engine in self._started]
+        await asyncio.gather(*(answer_of_fleet(answer, engine_id, deadline_s) for engine_id, answer in answers))
         self._serves = True
 
     async def stop_engine(self) -> None:

@@ -4,6 +4,7 @@ The trainer's part of it is the transfer and the canary's expected scores. What 
 only reads weights that stay as they are until the next optimizer step: it may go on while the trainer takes the next groups.
 """
 
+import itertools
 import logging
 import math
 import time
@@ -70,6 +71,7 @@ class WeightPublisher:
         self._members: tuple[EngineId, ...] | None = None
         """Engines in the broadcast group."""
         self._layout: BroadcastWeights | None = None
+        self._tokens = itertools.count()
         self._under_way: _UnderWay | None = None
         self._newest: PublicationReport | None = None
 
@@ -201,14 +203,19 @@ class WeightPublisher:
     def _send(self, order: Callable[[], PublicationOrder], canary: tuple[int, ...]) -> tuple[float, Any]:
         """Waits for an engine while the fleet changes and none serves, which the coordinator bounds; none leaves from then on
         until the order has been carried out."""
-        while not ask("an engine to publish to", self._coordinator.begin_publication.remote(_LOOK_S), _LOOK_S + CALL_DEADLINE_S):
-            continue
+        token = next(self._tokens)
         try:
+            while not self._begun(token):
+                continue
             prepared = order()
         except BaseException:
-            ask("the end of a publication", self._coordinator.end_publication.remote())
+            ask("the end of a publication", self._coordinator.end_publication.remote(token))
             raise
-        return time.monotonic(), self._coordinator.publish.remote(prepared, canary)
+        return time.monotonic(), self._coordinator.publish.remote(prepared, canary, token)
+
+    def _begun(self, token: int) -> bool:
+        beginning = self._coordinator.begin_publication.remote(token, _LOOK_S)
+        return ask("an engine to publish to", beginning, _LOOK_S + CALL_DEADLINE_S)
 
     def _canary_tokens(self) -> tuple[int, ...]:
         """Empty when it is switched off."""

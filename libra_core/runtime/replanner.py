@@ -56,7 +56,7 @@ class _Applied:
 
 
 class Replanner:
-    """Owned by the flow's process, called between iterations. Decides with what the run has measured of itself."""
+    """Owned by the flow's process, used by one thread at a time. Decides with what the run has measured of itself."""
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from statistics import fmean
@@ -12,7 +12,7 @@ from libra_core.config import LibraConfig
 from libra_core.errors import DeadlineError, ResourceError
 from libra_core.planning.run_forecast import RunForecaster
 from libra_core.runtime.account import IterationTimes, engine_deltas, engine_work, time_account, training_intervals
-from libra_core.runtime.asking import ask
+from libra_core.runtime.asking import answered, ask
 from libra_core.runtime.clients import TrainerClient
 from libra_core.runtime.fleet import ActorHandle
 from libra_core.runtime.publisher import WeightPublisher
@@ -123,8 +123,11 @@ class RolloutClient:
         if count == 0:
             return {}
         self.settle_publication()
-        deadline_s = self._config.rollout.batch_deadline_s
-        pairs = ask("held-out rollouts", self._coordinator.evaluate_heldout.remote(count), deadline_s)
+        deadline_s, since_s = self._config.rollout.batch_deadline_s, time.monotonic()
+        scoring = self._coordinator.evaluate_heldout.remote(count)
+        while not answered(scoring, _LOOK_EVERY_S) and time.monotonic() - since_s < deadline_s:
+            self._serve_waiting(ask("the fleet's state", self._coordinator.state.remote()))
+        pairs = ask("held-out rollouts", scoring, deadline_s, since_s=since_s)
         rewards: dict[str, list[float]] = defaultdict(list)
         for prompt, trajectory in pairs:
             if trajectory.reward is not None:
@@ -219,15 +222,21 @@ class RolloutClient:
         state = ask("the fleet's state", self._coordinator.state.remote())
         if state["fault"]:
             raise ResourceError(f"step {step} cannot be filled, the rollout coordinator failed: {state['fault']}")
-        if state["waiting_for_weights"] and not self._publisher.under_way:
-            self._publisher.publish(PolicyVersion(state["version"]))
-        elif state["expects_engines"]:
+        if self._serve_waiting(state):
+            return False
+        if state["expects_engines"]:
             return True
-        elif state["failure"] and not state["engines"]:
+        if state["failure"] and not state["engines"]:
             raise ResourceError(f"step {step} cannot be filled, no engine is left: {state['failure']}")
-        elif timed_out:
+        if timed_out:
             raise DeadlineError(self._who_is_late(step, share.late, state))
         return False
+
+    def _serve_waiting(self, state: Mapping[str, Any]) -> bool:
+        """Publish again when that is what the only engines wait for; whether they do."""
+        if state["waiting_for_weights"] and not self._publisher.under_way:
+            self._publisher.publish(PolicyVersion(state["version"]))
+        return state["waiting_for_weights"]
 
     def _who_is_late(self, step: int, late: tuple[int, ...], state: dict[str, Any]) -> str:
         waiting_for = f"groups {', '.join(map(str, late))} at their age limit" if late else "more finished groups"

@@ -49,7 +49,10 @@ class NullTracker:
 
 
 class Recorder:
-    """Owns metrics.jsonl, lengths.jsonl, trace.json, the journal and the tracker of one run. Used by one thread."""
+    """Owns metrics.jsonl, lengths.jsonl, trace.json, the journal and the tracker of one run.
+
+    Used by the training's thread; decisions about the plan are written by another one, which touches the ledger alone.
+    """
 
     def __init__(self, run_dir: Path, tracker: FileTracker, *, first_step: int = 0) -> None:
         self.run_dir = run_dir
@@ -113,7 +116,7 @@ class Recorder:
 
     def usual_tokens_per_s(self, *, before: int) -> float | None:
         """Median throughput of the iterations before this one; None while they are too few to say."""
-        found = [value for step, value in self._throughput if step < before]
+        found = [value for step, value in list(self._throughput) if step < before]
         return median(found) if len(found) >= _USUAL_FROM else None
 
     def add_look(self, seconds: float) -> None:

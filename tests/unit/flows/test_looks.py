@@ -121,3 +121,19 @@ def test_a_look_that_never_ends_is_told_with_what_was_waited_for(make: Make, mon
     with pytest.raises(DeadlineError, match=r"waited 0 s .* for its look at the plan"):
         looks.conclude()
     release.set()
+
+
+def test_a_checkpoint_is_made_while_nothing_is_under_way_and_whatever_a_look_raised(make: Make) -> None:
+    ended = threading.Event()
+
+    def call(step: int) -> Any:
+        threading.Event().wait(0.1)
+        ended.set()
+        raise ResourceError("no actor answers")
+
+    looks, _, _ = make(call)
+    looks.after(iteration_report(0))
+    looks.rest()
+    assert ended.is_set()
+    with pytest.raises(ResourceError, match="no actor answers"):
+        looks.after(iteration_report(1))

@@ -81,14 +81,14 @@ def order(version: int) -> PublicationOrder:
 
 async def publish(keeper: FleetKeeper, version: int, *, whole: bool = True) -> dict[EngineId, int]:
     """As the publisher does it; returns the group."""
-    assert await keeper.begin_publication(0.1)
-    group = await keeper.form_group()
+    assert await keeper.begin_publication(1, 0.1)
+    group = await keeper.round.form(keeper.members())
     await keeper.round.open("127.0.0.1", 1, 1 + sum(group.values()), 5.0)
     publishing = asyncio.create_task(keeper.publish(order(version)))
     await asyncio.sleep(0)
     keeper.round.end(whole=whole)
     await publishing
-    keeper.end_publication()
+    keeper.end_publication(1)
     return group
 
 
@@ -115,7 +115,7 @@ def test_one_that_comes_after_the_group_was_formed_waits_for_the_next(tmp_path: 
         second = Engine()
         keeper = keeper_of(tmp_path, started("a", Engine()))
         await publish(keeper, 1)
-        await keeper.form_group()
+        await keeper.round.form(keeper.members())
         joining = asyncio.create_task(keeper.admit(started("b", second), CANARY))
         await asyncio.sleep(0.05)
         await keeper.publish(order(2))
@@ -226,7 +226,7 @@ def test_one_that_died_unnoticed_is_no_member_of_the_group(tmp_path: Path) -> No
 def test_a_group_that_one_engine_does_not_join_is_of_no_use(tmp_path: Path) -> None:
     async def claim() -> None:
         keeper = keeper_of(tmp_path, started("a", Engine()))
-        await keeper.form_group()
+        await keeper.round.form(keeper.members())
 
         async def refuse(*_: Any) -> None:
             raise RayActorError

@@ -72,11 +72,14 @@ class Controller:
 
 
 class World:
-    def __init__(self, folder: Path, *engines: StartedEngine, deadline_s: float = 0.05, **routing: Any) -> None:
+    def __init__(
+        self, folder: Path, *engines: StartedEngine, deadline_s: float = 0.05, publication_s: float = 60.0, **routing: Any
+    ) -> None:
         values = {
-            "rollout": {"engines": [{"tp": 1, "count": 2}], "engine_start_deadline_s": deadline_s},
+            "rollout": {"engines": [{"tp": 1, "count": 2}], "engine_start_deadline_s": 0.05},
             "replanning": {"repartition": True},
             "routing": routing or {"policy": "cmlfq"},
+            "publication": {"deadline_s": publication_s},
         }
         config = validate_config(values)
         self.controller, self.tasks = Controller(), []
@@ -149,18 +152,18 @@ def test_a_publication_waits_for_an_engine_and_engines_wait_for_its_end(tmp_path
         world = World(tmp_path, started("a"))
         keeper = world.keeper
         keeper.expect((1, 2), within_s=60.0)
-        assert await keeper.begin_publication(0.0)
+        assert await keeper.begin_publication(1, 0.0)
         leaving = asyncio.create_task(keeper.retire(EngineId("a"), 30.0))
         await asyncio.sleep(0.1)
         assert [result.engine_id for result in await keeper.publish(ORDER)] == ["e"], "it is still there"
         assert len(await keeper.canary(CANARY)) == 1
         assert not leaving.done()
-        keeper.end_publication()
+        keeper.end_publication(1)
         await leaving
         assert not keeper.fleet.members
-        assert not await keeper.begin_publication(0.1), "none serves yet"
+        assert not await keeper.begin_publication(1, 0.1), "none serves yet"
         await keeper.admit(started("b", 2), CANARY)
-        assert await keeper.begin_publication(0.1)
+        assert await keeper.begin_publication(1, 0.1)
 
     run(claim)
 
@@ -168,7 +171,7 @@ def test_a_publication_waits_for_an_engine_and_engines_wait_for_its_end(tmp_path
 def test_without_any_engine_to_come_a_publication_begins_and_fails_as_ever(tmp_path: Path) -> None:
     async def claim() -> None:
         world = World(tmp_path)
-        assert await world.keeper.begin_publication(0.0)
+        assert await world.keeper.begin_publication(1, 0.0)
         assert await world.keeper.publish(ORDER) == []
 
     run(claim)
@@ -176,8 +179,8 @@ def test_without_any_engine_to_come_a_publication_begins_and_fails_as_ever(tmp_p
 
 def test_a_publication_that_does_not_end_keeps_the_engine_and_says_so(tmp_path: Path) -> None:
     async def claim() -> None:
-        world = World(tmp_path, started("a"))
-        await world.keeper.begin_publication(0.0)
+        world = World(tmp_path, started("a"), publication_s=0.05)
+        await world.keeper.begin_publication(1, 0.0)
         with pytest.raises(DeadlineError, match="a waited 0 s for the publication in work, and serves on"):
             await world.keeper.retire(EngineId("a"), 0.1)
         assert list(world.keeper.fleet.members) == ["a"]
@@ -235,5 +238,52 @@ def test_an_engine_that_leaves_hands_its_kv_over_first(tmp_path: Path) -> None:
         assert await offered == {"version": 0}
         await leaving
         assert await KvOffers(fleet, 10.0)(HELD, REQUEST) is None, "it has left"
+
+    run(claim)
+
+
+def test_an_old_failure_is_no_reason_to_give_up_while_an_engine_is_being_brought(tmp_path: Path) -> None:
+    async def claim() -> None:
+        world = World(tmp_path, started("a"))
+        keeper = world.keeper
+        keeper.failure = "b could not be replaced"
+        assert keeper.hopeless == "b could not be replaced"
+        keeper.fleet.lose(EngineId("a"), "a died")
+        assert keeper.hopeless is None
+        world.controller.replacement.set_result(started("ar1"))
+        await asyncio.gather(*world.tasks)
+        assert list(keeper.fleet.members) == ["ar1"]
+
+    run(claim)
+
+
+def test_an_engine_that_hangs_does_not_keep_the_fleet_waiting(tmp_path: Path) -> None:
+    class Hung(Engine):
+        async def _abort_all(self) -> None:
+            await asyncio.sleep(60)
+
+    async def claim() -> None:
+        world = World(tmp_path, started("a", handle=Hung()), started("b"))
+        world.keeper.fleet.members[EngineId("a")].running = 1
+        with pytest.raises(DeadlineError, match="a still has 1 requests 0 s after it was withdrawn"):
+            await asyncio.wait_for(world.keeper.retire(EngineId("a"), 0.2), 10.0)
+        assert not world.keeper.fleet.leaving
+
+    run(claim)
+
+
+def test_a_publication_that_ends_twice_or_never_began_holds_nothing(tmp_path: Path) -> None:
+    async def claim() -> None:
+        world = World(tmp_path, started("a"))
+        world.keeper.end_publication(7)
+        assert await world.keeper.begin_publication(8, 0.0)
+        assert await world.keeper.begin_publication(9, 0.0)
+        world.keeper.end_publication(8)
+        world.keeper.end_publication(8)
+        leaving = asyncio.create_task(world.keeper.retire(EngineId("a"), 5.0))
+        await asyncio.sleep(0.15)
+        assert not leaving.done(), "the second has not ended"
+        world.keeper.end_publication(9)
+        await leaving
 
     run(claim)

@@ -77,13 +77,13 @@ class Host:
 
     @property
     def begin_publication(self) -> Any:
-        return SimpleNamespace(remote=lambda wait_s: Call(True))
+        return SimpleNamespace(remote=lambda token, wait_s: Call(True))
 
     @property
     def canary_tokens(self) -> Any:
         return SimpleNamespace(remote=lambda: Call(CANARY))
 
-    def _send(self, order: PublicationOrder, canary: tuple[int, ...]) -> Call:
+    def _send(self, order: PublicationOrder, canary: tuple[int, ...], token: int) -> Call:
         self.log.append(f"sent v{order.version}")
         good = Published(engines=TOOK, scores={ENGINE: SCORES} if canary else {}, seconds=0.3)
         self.calls.append(Call(self.answers.get(order.version, good)))
