@@ -1,5 +1,7 @@
 """GPUs that may change sides, and when the plan is looked at (DESIGN sections 5 and 7)."""
 
+from typing import Literal
+
 from pydantic import Field
 
 from libra_core.config.base import Section
@@ -17,6 +19,10 @@ class ElasticConfig(Section):
     join_s: float = Field(default=300.0, gt=0)
     """How long a replica may take from its first connection until it takes part in a step, and an engine that came in a run may
     wait for a broadcast of weights; the core's own steps are in it."""
+    idle_engine: Literal["sleep", "stop"] = "sleep"
+    """What becomes of an engine while its GPUs train. `sleep`: it keeps its process; on GPUs its weights go to host memory and
+    its KV cache is freed (vLLM's sleep mode), on CPU it keeps both. `stop`: its processes end, and it starts anew. One with
+    another `rollout.kv_transfer.connector` than `shared_folder` is always stopped."""
     check_every_steps: int = Field(default=50, ge=1)
     """Weights of core and replicas are compared at activation and every so many steps."""
 

@@ -94,6 +94,11 @@ class LibraConfig(Section):
             return 0
         return self.training.layout.tp * self.training.layout.pp // self.rollout.engines[0].tp
 
+    @property
+    def hybrid_engines_sleep(self) -> bool:
+        """While their GPUs train. Connectors of others may have registered memory that sleep gives away."""
+        return self.elastic.idle_engine == "sleep" and self.rollout.kv_transfer.connector in (None, "shared_folder")
+
     @model_validator(mode="after")
     def _hybrids_can_change_sides(self) -> "LibraConfig":
         hybrids, rollout = self.elastic.hybrid_replicas, self.rollout

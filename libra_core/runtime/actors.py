@@ -67,6 +67,14 @@ class EngineActor:
     async def whereabouts(self) -> Whereabouts:
         return whereabouts()
 
+    async def sleep(self) -> Whereabouts:
+        """Returns which devices are free now."""
+        await self._engine.sleep()
+        return whereabouts()
+
+    async def wake(self) -> None:
+        await self._engine.wake()
+
     async def stop(self) -> None:
         await self._engine.stop()
 

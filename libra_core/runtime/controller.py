@@ -164,7 +164,7 @@ class ClusterControllerActor:
         for task in list(self._tasks):
             task.cancel()
         core = self._core.slots
-        slots = [*core, *(slot for worker in self._pool.workers for slot in worker.engines)]
+        slots = [*core, *(slot for worker in self._pool.workers for slot in (*worker.engines, *worker.resting))]
         ranks = [rank for worker in self._pool.workers for rank in worker.ranks]
         stops = [quiet(slot.handle.stop.remote()) for slot in slots]
         stops += [quiet(trainer.close.remote()) for trainer in [*self._trainers, *ranks]]

@@ -13,13 +13,15 @@ from libra_core.config import LibraConfig
 from libra_core.errors import DeadlineError, LibraError, ResourceError
 from libra_core.runtime.actors import EngineActor
 from libra_core.runtime.fleet import ActorHandle, first_line
-from libra_core.runtime.placement import Placement
+from libra_core.runtime.placement import Placement, Whereabouts
 from libra_core.runtime.specs import engine_spec
 from libra_core.types.ids import EngineId
 
 logger = logging.getLogger(__name__)
 
 STOP_DEADLINE_S = 20.0
+_REST_DEADLINE_S = 120.0
+"""On CUDA all weights cross to host memory or back."""
 FLEET_GRACE_S = 30.0
 """On top of a deadline that the coordinator keeps itself, so that its sentence is the one that is read."""
 _REPLACED = re.compile(r"r\d+$")
@@ -46,6 +48,8 @@ class EngineSlot:
     """Of the placement."""
     engine_id: EngineId
     handle: ActorHandle
+    rests: bool = False
+    """It may be put to sleep."""
 
 
 class EngineStarter:
@@ -54,15 +58,17 @@ class EngineStarter:
     def __init__(self, config: LibraConfig, model_folder: str, scratch: str | None) -> None:
         self._config, self._model_folder, self._scratch = config, model_folder, scratch
 
-    def open(self, engine_id: EngineId, tp: int, placement: Placement, bundle: int = 0) -> EngineSlot:
+    def open(self, engine_id: EngineId, tp: int, placement: Placement, bundle: int = 0, *, rests: bool = False) -> EngineSlot:
         """The actor alone; `start` brings its engine up."""
-        slot = EngineSlot(tp=tp, placement=placement, bundle=bundle, engine_id=engine_id, handle=None)
+        slot = EngineSlot(tp=tp, placement=placement, bundle=bundle, engine_id=engine_id, handle=None, rests=rests)
         self.occupy(slot, engine_id)
         return slot
 
     def occupy(self, slot: EngineSlot, engine_id: EngineId) -> None:
         """Another actor in the place of the one before, which is gone."""
-        spec, env = engine_spec(self._config, self._model_folder, engine_id=engine_id, tp=slot.tp, scratch=self._scratch)
+        spec, env = engine_spec(
+            self._config, self._model_folder, engine_id=engine_id, tp=slot.tp, scratch=self._scratch, sleep_mode=slot.rests
+        )
         options = slot.placement.actor_options(slot.bundle, env)
         slot.engine_id = engine_id
         slot.handle = ray.remote(EngineActor).options(name=engine_id, max_concurrency=4096, **options).remote(spec)
@@ -80,6 +86,23 @@ class EngineStarter:
         except RayError as error:
             raise ResourceError(f"{slot.engine_id} did not start: {first_line(error)}") from error
         return StartedEngine(engine_id=slot.engine_id, tp=slot.tp, kv_tokens=facts.kv_tokens, handle=slot.handle)
+
+    async def sleep(self, slot: EngineSlot) -> Whereabouts | None:
+        """Where it has freed devices; None when it could not."""
+        try:
+            return await asyncio.wait_for(slot.handle.sleep.remote(), _REST_DEADLINE_S)
+        except (TimeoutError, RayError) as error:
+            logger.warning("%s could not be put to sleep and is stopped: %s", slot.engine_id, first_line(error))
+            return None
+
+    async def wake(self, slot: EngineSlot) -> bool:
+        """Whether it has its devices again."""
+        try:
+            await asyncio.wait_for(slot.handle.wake.remote(), _REST_DEADLINE_S)
+        except (TimeoutError, RayError) as error:
+            logger.warning("%s did not wake up and is started anew: %s", slot.engine_id, first_line(error))
+            return False
+        return True
 
     def kill(self, slot: EngineSlot) -> None:
         """What is left of an engine, without asking it anything."""

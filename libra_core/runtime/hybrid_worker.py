@@ -1,7 +1,6 @@
 """One replica's GPUs, which hold engines or a training replica, and the way from one to the other and back."""
 
 import asyncio
-import itertools
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,16 +15,15 @@ from libra_core.runtime.engine_slots import (
     FLEET_GRACE_S,
     STOP_DEADLINE_S,
     EngineSlot,
-    EngineStarter,
     StartedEngine,
     answer_of_fleet,
     quiet,
 )
 from libra_core.runtime.fleet import ActorHandle, first_line
-from libra_core.runtime.placement import Placement
+from libra_core.runtime.placement import Placement, lent_environment
 from libra_core.runtime.replica_actor import ReplicaActor
 from libra_core.runtime.specs import replica_spec, trainer_env
-from libra_core.types.ids import EngineId
+from libra_core.runtime.worker_engines import Starter, WorkerEngines
 
 if TYPE_CHECKING:
     from libra_core.engines.megatron.hybrid import JoinReport
@@ -53,7 +51,7 @@ class WorkerSetting:
     config: LibraConfig
     model_folder: str
     loopback: bool
-    starter: EngineStarter
+    starter: Starter
 
 
 class HybridWorker:
@@ -68,10 +66,8 @@ class HybridWorker:
         self.core: CoreSide | None = None
         self.coordinator: ActorHandle = None
         self._setting = setting
-        self._engines: list[EngineSlot] = []
-        self._started: list[StartedEngine] = []
+        self._engines = WorkerEngines(f"hybrid-{slot}", placement, setting.config, setting.starter)
         self._ranks: list[ActorHandle] = []
-        self._engine_names = itertools.count(0)
         self._serves = False
         self.joined: int | None = None
         """Epoch under which the replica takes part, or took part last."""
@@ -79,16 +75,18 @@ class HybridWorker:
 
     @property
     def engines(self) -> list[EngineSlot]:
-        return list(self._engines)
+        """That have the devices; see `resting`."""
+        return self._engines.awake
+
+    @property
+    def resting(self) -> list[EngineSlot]:
+        """Engines that sleep while the replica has their devices."""
+        return [slot for slot in self._engines.held if slot not in self._engines.awake]
 
     @property
     def ranks(self) -> list[ActorHandle]:
         """Of the replica, in rank order."""
         return list(self._ranks)
-
-    @property
-    def actors(self) -> list[ActorHandle]:
-        return [*(slot.handle for slot in self._engines), *self._ranks]
 
     async def drain(self) -> None:
         """Its trajectories go on on other engines."""
@@ -96,7 +94,7 @@ class HybridWorker:
             return
         self._serves = False
         deadline_s = self._setting.config.elastic.drain_s
-        for slot in self._engines:
+        for slot in self._engines.held:
             answer = self.coordinator.retire_engine.remote(slot.engine_id, deadline_s)
             await answer_of_fleet(answer, slot.engine_id, self._setting.config.departure_s + FLEET_GRACE_S)
 
@@ -105,43 +103,26 @@ class HybridWorker:
         if self._serves:
             return
         deadline_s = self._setting.config.admission_s + FLEET_GRACE_S
-        answers = [(engine.engine_id, self.coordinator.admit_engine.remote(engine)) for engine in self._started]
+        answers = [(engine.engine_id, self.coordinator.admit_engine.remote(engine)) for engine in self._engines.started]
         await asyncio.gather(*(answer_of_fleet(answer, engine_id, deadline_s) for engine_id, answer in answers))
         self._serves = True
 
     async def stop_engine(self) -> None:
-        await asyncio.gather(*(self._setting.starter.stop(slot) for slot in self._engines))
-        self._engines, self._started = [], []
+        """Its devices are free for the replica; `elastic.idle_engine` says what becomes of its processes."""
+        await self._engines.rest()
 
     async def start_engine(self) -> None:
-        if self._started:
-            return
-        await self.stop_engine()
-        self.open_engines()
-        self._started = list(await asyncio.gather(*(self._setting.starter.start(slot) for slot in self._engines)))
+        await self._engines.start()
 
     async def start_first(self) -> list[StartedEngine]:
         """When the run starts: the coordinator takes these engines as they are."""
         await self.start_engine()
         self._serves = True
-        return list(self._started)
-
-    def open_engines(self) -> None:
-        config = self._setting.config
-        number = next(self._engine_names)
-        names = [
-            f"hybrid-{self.slot}{f'.{index}' if config.hybrid_engines > 1 else ''}" for index in range(config.hybrid_engines)
-        ]
-        self._engines = [
-            self._setting.starter.open(
-                EngineId(f"{name}e{number}" if number else name), config.rollout.engines[0].tp, self.placement, bundle
-            )
-            for bundle, name in enumerate(names)
-        ]
+        return list(self._engines.started)
 
     def note_replaced(self, slot: EngineSlot, engine: StartedEngine) -> None:
         """An engine died while it served, and another one stands in its place."""
-        self._started[self._engines.index(slot)] = engine
+        self._engines.note_replaced(slot, engine)
 
     async def start_replica(self) -> None:
         """A Megatron world of its own, with the start weights."""
@@ -150,8 +131,7 @@ class HybridWorker:
         assert self.core is not None, "the core has not started"
         config, layout = self._setting.config, self._setting.config.training.layout
         deadline_s = config.training.start_deadline_s
-        tp = config.rollout.engines[0].tp
-        self._ranks = [self._rank_actor(rank, bundle=rank // tp) for rank in range(layout.tp * layout.pp)]
+        self._ranks = [self._rank_actor(rank) for rank in range(layout.tp * layout.pp)]
         try:
             hosts = await asyncio.wait_for(
                 asyncio.gather(*(rank.host.remote(self._setting.loopback) for rank in self._ranks)), deadline_s
@@ -218,9 +198,14 @@ class HybridWorker:
     def release(self) -> None:
         self.placement.release()
 
-    def _rank_actor(self, rank: int, *, bundle: int) -> Any:
-        env = trainer_env(self._setting.config, self._setting.loopback)
-        return ray.remote(ReplicaActor).options(**self.placement.actor_options(bundle, env, devices_taken=1)).remote()
+    def _rank_actor(self, rank: int) -> Any:
+        """On one device of the bundle; Ray gives none of a bundle whose engine rests, so the engine lends it."""
+        env, lent = trainer_env(self._setting.config, self._setting.loopback), self._engines.lent
+        bundle, index = divmod(rank, self._setting.config.rollout.engines[0].tp)
+        if lent:
+            env |= lent_environment(lent[bundle], index)
+        options = self.placement.actor_options(bundle, env, devices_taken=0 if lent else 1)
+        return ray.remote(ReplicaActor).options(**options).remote()
 
     def _hybrid_spec(self) -> HybridSpec:
         assert self.core is not None

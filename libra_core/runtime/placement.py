@@ -1,5 +1,6 @@
 """Where actors go: one placement group per tensor-parallel group, on GPUs or, on CPU hosts, on counted slots."""
 
+import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from libra_core.errors import ResourceError
 GPU_SLOT = "gpu_slot"
 """Custom resource that stands for a GPU on CPU hosts."""
 
+_LENT = "LIBRA_LENT_DEVICE"
+"""Tells an actor which device it uses without Ray's knowledge; empty on a CPU host."""
+
 DeviceKind = Literal["cpu", "gpu"]
 
 
@@ -27,7 +31,9 @@ class Placement:
 
     def actor_options(self, bundle_index: int, env: dict[str, str], *, devices_taken: int | None = None) -> dict[str, Any]:
         """Ray options for an actor that takes one bundle, or only so many devices of it."""
-        devices = dict(self.bundle) if devices_taken is None else dict.fromkeys(self.bundle, float(devices_taken))
+        devices = dict(self.bundle)
+        if devices_taken is not None:
+            devices = dict.fromkeys(self.bundle, float(devices_taken)) if devices_taken else {}
         gpus = devices.pop("GPU", 0)
         return {
             "num_cpus": 0,
@@ -55,9 +61,21 @@ class Whereabouts:
 def whereabouts() -> Whereabouts:
     """Of the calling actor."""
     context = ray.get_runtime_context()
+    lent = os.environ.get(_LENT)
+    if lent is not None:
+        return Whereabouts(node=context.get_node_id(), devices=(lent,) if lent else (), slots=1.0)
     held: dict[str, Any] = context.get_assigned_resources()
     gpus = tuple(str(gpu) for gpu in context.get_accelerator_ids().get("GPU", ()))
     return Whereabouts(node=context.get_node_id(), devices=gpus, slots=float(held.get("GPU", 0) or held.get(GPU_SLOT, 0)))
+
+
+def lent_environment(lender: Whereabouts, index: int) -> dict[str, str]:
+    """Of an actor that uses one device of another that sleeps. Ray counts it as the sleeper's, and so must neither give it away
+    nor hide it from the borrower."""
+    if not lender.devices:
+        return {_LENT: ""}
+    device = lender.devices[index]
+    return {_LENT: device, "CUDA_VISIBLE_DEVICES": device, "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
 
 
 def placement_faults(groups: Mapping[str, Sequence[Whereabouts]], *, slots_by_node: Mapping[str, float]) -> list[str]:

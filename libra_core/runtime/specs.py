@@ -40,7 +40,7 @@ def device_of(config: LibraConfig) -> Literal["cpu", "cuda"]:
 
 
 def engine_spec(
-    config: LibraConfig, model_folder: str, *, engine_id: EngineId, tp: int, scratch: str | None
+    config: LibraConfig, model_folder: str, *, engine_id: EngineId, tp: int, scratch: str | None, sleep_mode: bool = False
 ) -> tuple[EngineSpec, dict[str, str]]:
     """`scratch` is a folder on the engine's host that goes with the run; vLLM's sockets would else stay in /tmp when killed."""
     rollout = config.rollout
@@ -58,6 +58,7 @@ def engine_spec(
         block_size=rollout.block_size,
         enforce_eager=rollout.enforce_eager,
         threads=config.backend.threads_per_process,
+        sleep_mode=sleep_mode,
         start_deadline_s=rollout.engine_start_deadline_s,
         kv_transfer=_kv_transfer(rollout.kv_transfer),
     )

@@ -1,6 +1,6 @@
 """Seconds of a role switch in a running session, by phase, there and back; and from a replica's death to full service.
 
-    python tests/benchmarks/role_switch.py [--repartition] [--json]
+    python tests/benchmarks/role_switch.py [--idle-engine sleep|stop] [--repartition] [--json]
 
 The last line of stdout is one JSON object. One core replica, one engine, one hybrid; the embedded policy with random weights;
 steps go on meanwhile, so that core, engine and the processes that start share the machine: look at `load`. `--repartition`: one
@@ -62,7 +62,7 @@ def switch(steps: Steps, source: Plan, target: Plan) -> dict[str, Any]:
     return {"phases_s": phases, "total_s": round(sum(phases.values()), 2), "steps_meanwhile": meanwhile}
 
 
-def measure() -> dict[str, Any]:
+def measure(idle_engine: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         config = small_config(
@@ -70,7 +70,7 @@ def measure() -> dict[str, Any]:
             root,
             rollout={"engines": [{"tp": 1, "count": 2}], "max_new_tokens": 64},
             training={"steps": 2000, "loss": {"entropy_coefficient": 0.01}},
-            elastic={"hybrid_replicas": 1},
+            elastic={"hybrid_replicas": 1, "idle_engine": idle_engine},
         )
         with session(config, root / "run") as connection:
             steps, controller = Steps(connection), connection.controller
@@ -121,9 +121,10 @@ def measure_repartition() -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print only the JSON object")
+    parser.add_argument("--idle-engine", choices=("sleep", "stop"), default="sleep", help="while the hybrid trains")
     parser.add_argument("--repartition", action="store_true", help="engines of another degree instead of a role switch")
     options = parser.parse_args()
-    answer = (measure_repartition() if options.repartition else measure()) | {
+    answer = (measure_repartition() if options.repartition else measure(options.idle_engine)) | {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "load": [round(value, 1) for value in os.getloadavg()],
     }

@@ -17,19 +17,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return random_policy(tmp_path_factory.mktemp("model") / "policy")
 
 
-def elastic(model: Path, root: Path, steps: int = 5000) -> LibraConfig:
+def elastic(model: Path, root: Path, idle_engine: str, steps: int = 5000) -> LibraConfig:
     """An entropy term gives babble, whose rewards are all 0, a gradient: the replica has something to add."""
     return small_config(
         model,
         root,
         rollout={"engines": [{"tp": 1, "count": 2}], "max_new_tokens": 64},
         training={"steps": steps, "loss": {"entropy_coefficient": 0.01}},
-        elastic={"hybrid_replicas": 1, "contribution_s": 20.0},
+        elastic={"hybrid_replicas": 1, "contribution_s": 20.0, "idle_engine": idle_engine},
     )
 
 
 def test_a_hybrid_trains_and_serves_again_while_the_core_keeps_stepping(model: Path, tmp_path: Path) -> None:
-    config = elastic(model, tmp_path)
+    config = elastic(model, tmp_path, "sleep")
     with session(config, tmp_path / "run") as connection:
         controller = connection.controller
         serving = controller.plan()
@@ -53,7 +53,7 @@ def test_a_hybrid_trains_and_serves_again_while_the_core_keeps_stepping(model: P
         assert controller.plan() == serving
         _, update, publication = iterate(connection, step)
         assert update.hybrid_replicas == 0
-        assert {part.engine_id for part in publication.engines} == {"engine-0", "hybrid-0e1"}
+        assert {part.engine_id for part in publication.engines} == {"engine-0", "hybrid-0"}, "it slept"
         print("seconds by action", joined.seconds, back.seconds)
 
         audit = connection.rollout.audit()
@@ -62,7 +62,7 @@ def test_a_hybrid_trains_and_serves_again_while_the_core_keeps_stepping(model: P
 
 
 def test_a_hybrid_killed_while_it_trains_costs_nothing_but_its_own_time(model: Path, tmp_path: Path) -> None:
-    config = elastic(model, tmp_path)
+    config = elastic(model, tmp_path, "stop")
     with session(config, tmp_path / "run") as connection:
         controller = connection.controller
         serving = controller.plan()

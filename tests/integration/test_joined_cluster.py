@@ -76,7 +76,7 @@ def test_a_hybrid_of_another_node_trains_and_serves_again_with_weights_by_broadc
         serving = controller.plan()
         training = replace(serving, hybrids_training=1)
         step = 0
-        for source, target, engines in ((serving, training, {"engine-0"}), (training, serving, {"engine-0", "hybrid-0e1"})):
+        for source, target, engines in ((serving, training, {"engine-0"}), (training, serving, {"engine-0", "hybrid-0"})):
             iterate(connection, step)
             controller.begin(transition(source, target))
             step, _ = run_until(connection, step + 1, lambda: controller.outcome() is not None)

@@ -245,6 +245,34 @@ def test_impossible_requests_are_refused_in_a_sentence(engine: Engine) -> None:
         engine.generate(token_ids=(1, 512))
 
 
+def test_a_sleeping_engine_takes_no_turn_and_no_time_and_wakes_with_its_weights(
+    engine: Engine, references: tuple[Reference, Reference]
+) -> None:
+    engine.publish(references[0])
+    _, running = engine.begin(20, max_new_tokens=400)
+    engine.remote.call("sleep")
+    engine.remote.call("sleep")
+    turn = running.result(60)
+    assert turn.finish_reason is FinishReason.ABORT
+    assert references[0].error(turn) < TOLERANCE
+    with pytest.raises(EngineLostError, match="e0 sleeps"):
+        engine.generate()
+    before_s = cpu_seconds(engine)
+    time.sleep(1.0)
+    assert cpu_seconds(engine) - before_s < 0.2
+    engine.remote.call("wake")
+    engine.remote.call("wake")
+    assert references[0].error(engine.generate()) < TOLERANCE
+    engine.publish(references[1])
+    assert references[1].error(engine.generate()) < TOLERANCE
+
+
+def cpu_seconds(engine: Engine) -> float:
+    """Of the hosting process and all that it started."""
+    host = psutil.Process(engine.remote.process.pid)
+    return sum(sum(process.cpu_times()[:2]) for process in (host, *host.children(recursive=True)))
+
+
 def test_stats_count_tokens_and_busy_time(engine: Engine) -> None:
     before = engine.remote.call("stats")
     engine.generate()
@@ -261,6 +289,8 @@ def test_tensor_parallel_engine_samples_updates_and_dies_with_its_host(reference
     try:
         assert len(engine.facts.pids) == 3
         assert references[0].error(engine.generate()) < TOLERANCE
+        engine.remote.call("sleep")
+        engine.remote.call("wake")
         engine.publish(references[1])
         assert references[1].error(engine.generate()) < TOLERANCE
         _publish_by_broadcast(engine, references[0], num_workers=2)

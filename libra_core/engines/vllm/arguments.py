@@ -45,6 +45,7 @@ def engine_arguments(spec: EngineSpec) -> AsyncEngineArgs:
         weight_transfer_config=WeightTransferConfig(backend=_BACKEND),
         additional_config=HostProcess.current(),
         kv_transfer_config=transfer_config(spec),
+        enable_sleep_mode=spec.sleep_mode and spec.device == "cuda",
         **memory,
     )
 

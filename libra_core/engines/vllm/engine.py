@@ -51,6 +51,7 @@ class VllmEngine:
         self._publication = asyncio.Lock()
         self._fault: str | None = None
         self._num_scores = 0
+        self._asleep = False
 
     async def start(self) -> EngineFacts:
         """Build the model and the KV cache. Blocks the event loop: nothing else can run before the engine is there."""
@@ -197,6 +198,27 @@ class VllmEngine:
             await engine.pause_generation(mode="keep", clear_cache=False)
             self._counters.paused()
 
+    async def sleep(self) -> None:
+        """Free the devices: on CUDA the weights go to host memory and the KV cache is dropped; on CPU both stay where they are.
+
+        Requests that run end; their `generate` returns what they have. Until `wake` every other call raises `EngineLostError`.
+        Idempotent.
+        """
+        if self._asleep:
+            return
+        async with self._publication:
+            await self.abort_all()
+            async with self._expect("fall asleep", _LOAD_DEADLINE_S) as engine:
+                await engine.sleep(level=1 if self._spec.device == "cuda" else 0)
+            self._asleep = True
+
+    async def wake(self) -> None:
+        """Go on with the weights of before; they may be old by now. Idempotent."""
+        if self._asleep:
+            self._asleep = False
+            async with self._expect("wake up", _LOAD_DEADLINE_S) as engine:
+                await engine.wake_up()
+
     async def stop(self) -> None:
         """End the engine and its processes within a bounded time; safe to call twice or after a failure."""
         engine, self._engine = self._engine, None
@@ -258,6 +280,8 @@ class VllmEngine:
             raise EngineLostError(f"{self._spec.engine_id} is out of service: {self._fault}")
         if self._engine is None:
             raise EngineLostError(f"{self._spec.engine_id} has not been started")
+        if self._asleep:
+            raise EngineLostError(f"{self._spec.engine_id} sleeps")
         return self._engine
 
     def _lose(self, reason: str) -> EngineLostError:

@@ -50,6 +50,8 @@ class EngineSpec:
     """OpenMP threads per rank (CPU only)."""
     start_deadline_s: float = 300.0
     kv_transfer: KvTransferSpec | None = None
+    sleep_mode: bool = False
+    """It may be put to sleep: on CUDA its memory comes from an allocator that can give it back."""
 
     def __post_init__(self) -> None:
         if self.device == "cpu" and self.block_size % _CPU_BLOCK_MULTIPLE:

@@ -1,0 +1,170 @@
+"""Engines of a hybrid worker rest while their devices train, and where resting fails the worker goes on without it."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from libra_core.config import LibraConfig
+from libra_core.runtime.engine_slots import EngineSlot, StartedEngine
+from libra_core.runtime.placement import Whereabouts, lent_environment, placement_faults
+from libra_core.runtime.worker_engines import WorkerEngines
+from libra_core.types.ids import EngineId
+from support.hybrid_workers import CONFIG
+
+TWO_ENGINES = CONFIG.model_copy(
+    update={"training": CONFIG.training.model_copy(update={"layout": CONFIG.training.layout.model_copy(update={"tp": 2})})}
+)
+
+
+class FakeStarter:
+    """Counts what it does; engines named in `restless` do not fall asleep, those in `dead` do not wake."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.restless: set[str] = set()
+        self.dead: set[str] = set()
+        self.rests: bool | None = None
+
+    def open(self, engine_id: EngineId, tp: int, placement: Any, bundle: int = 0, *, rests: bool = False) -> EngineSlot:
+        self.rests = rests
+        return EngineSlot(tp=tp, placement=placement, bundle=bundle, engine_id=engine_id, handle=object(), rests=rests)
+
+    async def start(self, slot: EngineSlot) -> StartedEngine:
+        self.done.append(f"start {slot.engine_id}")
+        return StartedEngine(engine_id=slot.engine_id, tp=slot.tp, kv_tokens=1024, handle=slot.handle)
+
+    async def stop(self, slot: EngineSlot) -> None:
+        self.done.append(f"stop {slot.engine_id}")
+
+    async def sleep(self, slot: EngineSlot) -> Whereabouts | None:
+        self.done.append(f"sleep {slot.engine_id}")
+        gone = slot.engine_id in self.restless
+        return None if gone else Whereabouts(node="n", devices=(f"GPU-{slot.bundle}",), slots=1.0)
+
+    async def wake(self, slot: EngineSlot) -> bool:
+        self.done.append(f"wake {slot.engine_id}")
+        return slot.engine_id not in self.dead
+
+
+def engines_of(config: LibraConfig = TWO_ENGINES) -> tuple[WorkerEngines, FakeStarter]:
+    starter = FakeStarter()
+    return WorkerEngines("hybrid-0", None, config, starter), starter  # type: ignore[arg-type]
+
+
+def run(claim: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(claim())
+
+
+def ids(slots: list[EngineSlot]) -> list[str]:
+    return [slot.engine_id for slot in slots]
+
+
+def test_engines_that_rest_wake_up_as_the_same_engines() -> None:
+    async def claim() -> None:
+        engines, starter = engines_of()
+        await engines.start()
+        before = list(engines.started)
+        assert starter.rests
+        assert ids(engines.awake) == ["hybrid-0.0", "hybrid-0.1"]
+        await engines.rest()
+        await engines.rest()
+        assert (engines.awake, engines.started) == ([], [])
+        assert ids(engines.held) == ["hybrid-0.0", "hybrid-0.1"]
+        assert [place.devices for place in engines.lent] == [("GPU-0",), ("GPU-1",)]
+        await engines.start()
+        await engines.start()
+        assert engines.started == before
+        assert engines.lent == []
+        assert starter.done[2:] == [f"{verb} hybrid-0.{n}" for verb in ("sleep", "wake") for n in (0, 1)]
+
+    run(claim)
+
+
+def test_where_one_engine_does_not_fall_asleep_all_are_stopped() -> None:
+    async def claim() -> None:
+        engines, starter = engines_of()
+        await engines.start()
+        starter.restless = {"hybrid-0.1"}
+        await engines.rest()
+        assert (engines.held, engines.started, engines.lent) == ([], [], [])
+        assert starter.done[-2:] == ["stop hybrid-0.0", "stop hybrid-0.1"]
+        await engines.start()
+        assert ids(engines.awake) == ["hybrid-0.0e1", "hybrid-0.1e1"]
+
+    run(claim)
+
+
+def test_where_one_engine_does_not_wake_all_are_started_anew_under_new_names() -> None:
+    async def claim() -> None:
+        engines, starter = engines_of()
+        await engines.start()
+        await engines.rest()
+        starter.dead = {"hybrid-0.0"}
+        await engines.start()
+        assert ids(engines.awake) == [engine.engine_id for engine in engines.started] == ["hybrid-0.0e1", "hybrid-0.1e1"]
+        assert "stop hybrid-0.1" in starter.done, "the other one holds devices"
+
+    run(claim)
+
+
+def test_an_engine_that_is_being_replaced_is_not_put_to_sleep() -> None:
+    async def claim() -> None:
+        engines, starter = engines_of()
+        await engines.start()
+        engines.held[0].handle = object()  # a replacement that has not come up
+        await engines.rest()
+        assert not any(done.startswith("sleep") for done in starter.done)
+        assert engines.held == []
+
+    run(claim)
+
+
+def test_a_replacement_that_comes_too_late_changes_nothing() -> None:
+    async def claim() -> None:
+        engines, starter = engines_of()
+        await engines.start()
+        slot = engines.held[0]
+        late = await starter.start(slot)
+        await engines.rest()
+        engines.note_replaced(slot, late)
+        assert engines.started == []
+        await engines.start()
+        engines.note_replaced(slot, late)
+        assert engines.started[0] is late
+
+    run(claim)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"elastic": {"idle_engine": "stop"}}, {"rollout": {"kv_transfer": {"connector": "NixlConnector"}}}],
+    ids=["asked to stop", "connector of others"],
+)
+def test_engines_are_stopped_where_that_is_asked_or_a_connector_holds_their_memory(values: dict[str, Any]) -> None:
+    async def claim() -> None:
+        config = TWO_ENGINES
+        for section, update in values.items():
+            part = getattr(config, section)
+            changed = {
+                name: getattr(part, name).model_copy(update=value) if isinstance(value, dict) else value
+                for name, value in update.items()
+            }
+            config = config.model_copy(update={section: part.model_copy(update=changed)})
+        engines, starter = engines_of(config)
+        await engines.start()
+        assert starter.rests is False
+        await engines.rest()
+        assert engines.held == []
+
+    run(claim)
+
+
+def test_a_replica_uses_the_devices_that_its_sleeping_engine_lends_and_no_other() -> None:
+    lender = Whereabouts(node="n", devices=("2", "5"), slots=2.0)
+    assert lent_environment(lender, 1)["CUDA_VISIBLE_DEVICES"] == "5"
+    assert "CUDA_VISIBLE_DEVICES" not in lent_environment(Whereabouts(node="n", devices=(), slots=1.0), 0)
+    ranks = [Whereabouts(node="n", devices=(device,), slots=1.0) for device in lender.devices]
+    assert placement_faults({"replica": ranks}, slots_by_node={"n": 2.0}) == []
+    assert placement_faults({"replica": ranks, "engine": [lender]}, slots_by_node={"n": 4.0}), "both at once would be a fault"
