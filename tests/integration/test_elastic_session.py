@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import ray
 
 from libra_core.config import LibraConfig
 from libra_core.planning.transition import transition
@@ -17,13 +18,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return random_policy(tmp_path_factory.mktemp("model") / "policy")
 
 
-def elastic(model: Path, root: Path, idle_engine: str, steps: int = 5000) -> LibraConfig:
+def elastic(model: Path, root: Path, idle_engine: str, *, engines: int = 2, tp: int = 1) -> LibraConfig:
     """An entropy term gives babble, whose rewards are all 0, a gradient: the replica has something to add."""
     return small_config(
         model,
         root,
-        rollout={"engines": [{"tp": 1, "count": 2}], "max_new_tokens": 64},
-        training={"steps": steps, "loss": {"entropy_coefficient": 0.01}},
+        rollout={"engines": [{"tp": 1, "count": engines}], "max_new_tokens": 64},
+        training={"steps": 5000, "layout": {"tp": tp}, "loss": {"entropy_coefficient": 0.01}},
         elastic={"hybrid_replicas": 1, "contribution_s": 20.0, "idle_engine": idle_engine},
     )
 
@@ -59,6 +60,37 @@ def test_a_hybrid_trains_and_serves_again_while_the_core_keeps_stepping(model: P
         audit = connection.rollout.audit()
         assert (audit.lost, audit.doubled, audit.failed) == (0, 0, 0)
         assert audit.taken == audit.trained == 16 * (step + 1)
+
+
+def test_a_hybrid_of_two_devices_lends_them_to_a_replica_of_tp_2_and_starts_anew_where_a_sleeping_engine_died(
+    model: Path, tmp_path: Path
+) -> None:
+    with session(elastic(model, tmp_path, "sleep", engines=3, tp=2), tmp_path / "run") as connection:
+        controller = connection.controller
+        serving = controller.plan()
+        training = replace(serving, hybrids_training=1)
+        iterate(connection, 0)
+        step = 1
+        for target, dies, names in (
+            (training, "", {"engine-0"}),
+            (serving, "", {"engine-0", "hybrid-0.0", "hybrid-0.1"}),
+            (training, "hybrid-0.1", {"engine-0"}),
+            (serving, "", {"engine-0", "hybrid-0.0e1", "hybrid-0.1e1"}),
+        ):
+            controller.begin(transition(controller.plan(), target))
+            step, _ = run_until(connection, step, lambda: controller.outcome() is not None)
+            outcome = controller.outcome()
+            assert outcome.applied, outcome.error
+            _, update, publication = iterate(connection, step)
+            step += 1
+            assert update.hybrid_replicas == target.hybrids_training
+            assert {part.engine_id for part in publication.engines} == names
+            print("seconds by action", outcome.seconds)
+            if dies:
+                ray.kill(ray.get_actor(dies))
+        audit = connection.rollout.audit()
+        assert (audit.lost, audit.doubled, audit.failed) == (0, 0, 0)
+        assert audit.taken == audit.trained == 16 * step
 
 
 def test_a_hybrid_killed_while_it_trains_costs_nothing_but_its_own_time(model: Path, tmp_path: Path) -> None:

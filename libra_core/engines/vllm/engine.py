@@ -201,8 +201,8 @@ class VllmEngine:
     async def sleep(self) -> None:
         """Free the devices: on CUDA the weights go to host memory and the KV cache is dropped; on CPU both stay where they are.
 
-        Requests that run end; their `generate` returns what they have. Until `wake` every other call raises `EngineLostError`.
-        Idempotent.
+        Requests that run end; their `generate` returns what they have. Until `wake`, calls for tokens or weights raise
+        `EngineLostError`. Idempotent.
         """
         if self._asleep:
             return
