@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, wait
 from math import inf
 from pathlib import Path
+from statistics import median
 from typing import Literal
 
 import psutil
@@ -13,7 +14,7 @@ import psutil
 from libra_core.costs.measured import DecodeCell, PrefillCell
 from libra_core.engines.verification.remote import RemoteObject
 from libra_core.engines.vllm.spec import EngineFacts, EngineSpec, process_environment
-from libra_core.errors import DeadlineError
+from libra_core.errors import DeadlineError, ResourceError
 from libra_core.types.trajectory import GenerationRequest
 
 Clock = Literal["cpu", "wall"]
@@ -81,13 +82,29 @@ class EngineMeter:
         return self._now() - before
 
     def decode_step(self, batch: int, context: int, steps: int) -> DecodeCell:
-        """Mean step of `batch` sequences whose context grows from `context` by `steps`; prompts come from the prefix cache."""
+        """Step of `batch` sequences whose context grows from `context` by `steps`; prompts come from the prefix cache."""
         prompts = [self.prompt(context) for _ in range(batch)]
         self.seconds([(prompt, 1) for prompt in prompts])
+        mean_context = context + _LEAD_TOKENS + steps / 2
+        step_s = self._median_step(prompts, steps) if self.clock == "wall" else self._mean_step(prompts, steps)
+        return DecodeCell(batch=batch, context_tokens=batch * mean_context, step_s=step_s)
+
+    def _mean_step(self, prompts: Sequence[tuple[int, ...]], steps: int) -> float:
         lead = self.seconds([(prompt, _LEAD_TOKENS) for prompt in prompts])
         whole = self.seconds([(prompt, _LEAD_TOKENS + steps) for prompt in prompts])
-        mean_context = context + _LEAD_TOKENS + steps / 2
-        return DecodeCell(batch=batch, context_tokens=batch * mean_context, step_s=(whole - lead) / steps)
+        return (whole - lead) / steps
+
+    def _median_step(self, prompts: Sequence[tuple[int, ...]], steps: int) -> float:
+        """By the wall clock other work of the host counts too, in a few long steps: they would move a mean by a fifth."""
+        self._engine.call("take_steps")
+        self.seconds([(prompt, _LEAD_TOKENS + steps) for prompt in prompts])
+        taken = [seconds for sequences, seconds in self._engine.call("take_steps") if sequences == len(prompts)][-steps:]
+        if len(taken) < steps / 2:
+            raise ResourceError(
+                f"the {self._name} decoded {len(prompts)} sequences together in {len(taken)} steps instead of {steps}; it cannot "
+                "hold them side by side"
+            )
+        return median(taken)
 
     def prefill(self, tokens: int, prompts: int) -> PrefillCell:
         """One of `prompts` fresh prompts sent together."""

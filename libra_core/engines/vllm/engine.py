@@ -138,6 +138,10 @@ class VllmEngine:
         """From vLLM's stat logger, without a round trip to the engine process."""
         return self._counters.snapshot(self._spec.engine_id, self._version)
 
+    async def take_steps(self) -> list[tuple[int, float]]:
+        """See `EngineCounters.take_steps`."""
+        return self._counters.take_steps()
+
     async def ping(self) -> None:
         """A round trip to every worker. Raises `EngineLostError` when one does not answer."""
         async with self._expect("answer", _CONTROL_DEADLINE_S) as engine:

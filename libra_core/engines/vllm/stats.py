@@ -1,10 +1,13 @@
 """Counters of one engine, fed by vLLM's stat logger once per scheduler step. Imports no vllm: its objects are read by name."""
 
 import time
+from collections import deque
 from typing import Any
 
 from libra_core.types.ids import EngineId, PolicyVersion
 from libra_core.types.reports import EngineStats
+
+_KEEP_STEPS = 1024
 
 
 class EngineCounters:
@@ -31,6 +34,7 @@ class EngineCounters:
         self._paused_since_s: float | None = None
         self._prefill_s = 0.0
         self._recorded_s = 0.0
+        self._steps: deque[tuple[int, float]] = deque(maxlen=_KEEP_STEPS)
 
     def __call__(self, _vllm_config: Any, _engine_index: int = 0) -> "EngineCounters":
         return self
@@ -61,6 +65,14 @@ class EngineCounters:
         computed = prompt_tokens + iteration_stats.num_generation_tokens
         if self._unfinished and computed:
             self._prefill_s += took_s * prompt_tokens / computed
+            if not prompt_tokens:
+                self._steps.append((iteration_stats.num_generation_tokens, took_s))
+
+    def take_steps(self) -> list[tuple[int, float]]:
+        """Sequences and seconds of each step since the last call that decoded and computed no prompt; the latest thousand."""
+        steps = list(self._steps)
+        self._steps.clear()
+        return steps
 
     def _count_preemptions(self, count: int) -> None:
         forgiven = min(count, self._expected_preemptions)

@@ -1,7 +1,9 @@
 """The time that a calibration takes; its laws are tested in `unit/costs`, a whole one in `integration/test_calibrate.py`."""
 
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -11,7 +13,7 @@ from libra_core.costs.measured_training import TrainerLawFit
 from libra_core.engines.calibration import meter, sweeps
 from libra_core.engines.calibration.calibrate import QUICK, Grid, Parts, calibration_spec
 from libra_core.engines.calibration.sweeps import sweeps_within
-from libra_core.errors import DeadlineError, EngineLostError
+from libra_core.errors import DeadlineError, EngineLostError, ResourceError
 from support.laws import trainer_law
 
 LAW = trainer_law()
@@ -90,6 +92,39 @@ def test_an_engine_that_fails_to_start_leaves_no_process(tmp_path: Path, monkeyp
     with pytest.raises(EngineLostError):
         meter.EngineMeter(calibration_spec(tmp_path, 1), vocab_size=8, log=tmp_path / "log")
     assert ended == [True]
+
+
+class SteppingEngine:
+    """Answers every request at once, and reports the steps that it was told to."""
+
+    def __init__(self, *_arguments: object, **_named: object) -> None:
+        self.steps: list[tuple[int, float]] = [(2, 9.0)] * 50
+
+    def call(self, method: str, *_arguments: object, **_named: object) -> Any:
+        if method == "take_steps":
+            taken, self.steps = self.steps, []
+            return taken
+        return "facts"
+
+    def submit(self, _method: str, _request: object) -> Future[None]:
+        self.steps = [(1, 7.0), *((2, 0.010) for _ in range(30)), (2, 0.5), (2, 0.4)]
+        answer: Future[None] = Future()
+        answer.set_result(None)
+        return answer
+
+    def close(self) -> None: ...
+
+
+def test_by_the_wall_clock_a_step_that_the_host_held_up_does_not_move_a_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meter, "RemoteObject", SteppingEngine)
+    engine = meter.EngineMeter(calibration_spec(tmp_path, 2), vocab_size=8, log=tmp_path / "log")
+    cell = engine.decode_step(2, 100, 28)
+    assert (cell.batch, cell.step_s) == (2, 0.010)
+    assert cell.context_tokens == 2 * (100 + 6 + 14)
+    with pytest.raises(ResourceError, match="decoded 3 sequences together in 0 steps instead of 28"):
+        engine.decode_step(3, 100, 28)
 
 
 @pytest.mark.parametrize("output", ["file/profile.yaml", "folder"])

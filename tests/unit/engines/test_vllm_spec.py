@@ -91,6 +91,18 @@ def test_overlapping_requests_count_as_busy_once() -> None:
     assert counters.snapshot(EngineId("e0"), PolicyVersion(0)).busy_s == first
 
 
+def test_steps_that_only_decode_are_told_once_with_their_sequences() -> None:
+    counters = EngineCounters()
+    counters.request_started()
+    for generated, prompt, cached in ((1, 40, 32), (2, 0, 0), (3, 32, 32)):
+        tokens = SimpleNamespace(total=prompt, cached_tokens=cached)
+        counters.record(None, SimpleNamespace(num_generation_tokens=generated, prompt_token_stats=tokens, num_preempted_reqs=0))
+    steps = counters.take_steps()
+    assert [sequences for sequences, _ in steps] == [2, 3]
+    assert all(seconds > 0 for _, seconds in steps)
+    assert counters.take_steps() == []
+
+
 def test_requests_that_a_swap_sends_back_are_no_preemptions_even_before_their_first_step() -> None:
     counters = EngineCounters()
     counters.request_started()
