@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from libra_core.costs.measured import PROFILE_VERSION, DecodeCell, EngineLawFit, MeasuredProfile, PrefillCell, fit_engine
+from libra_core.costs.measured import PROFILE_VERSION, EngineLawFit, MeasuredProfile, PrefillCell, fit_engine
 from libra_core.costs.measured_training import TrainerLawFit
-from libra_core.engines.calibration.meter import EngineMeter, clock_of
+from libra_core.engines.calibration.meter import DecodeVisit, EngineMeter, cell_of, clock_of
 from libra_core.engines.calibration.sweeps import sweeps_within
 from libra_core.engines.calibration.trainer import QUICK_TRAINER, TrainerGrid, measure_trainer
 from libra_core.engines.verification.engine_model import EngineModelShape, build_engine_model
@@ -175,14 +175,14 @@ def measure(meter: EngineMeter, tp: int, grid: Grid, progress: Callable[[str], N
     """
     meter.seconds([(meter.prompt(256), 16) for _ in range(8)])
     cells = [(batch, context) for batch in grid.batches for context in grid.contexts]
-    decode: list[list[DecodeCell]] = []
+    decode: list[list[DecodeVisit]] = []
     prefill: list[list[PrefillCell]] = []
     for _ in sweeps_within(f"engine TP{tp}", grid.sweeps, grid.budget_s, progress):
-        decode.append([meter.decode_step(batch, context, grid.steps_at(batch)) for batch, context in cells])
+        decode.append([meter.decode_steps(batch, context, grid.steps_at(batch)) for batch, context in cells])
         prefill.append([meter.prefill(tokens, _PROMPTS) for tokens in grid.prefills])
     return fit_engine(
         tp,
         meter.facts.kv_tokens,
-        [replace(visits[0], step_s=median(cell.step_s for cell in visits)) for visits in zip(*decode, strict=True)],
+        [cell_of(visits) for visits in zip(*decode, strict=True)],
         [replace(visits[0], seconds=median(cell.seconds for cell in visits)) for visits in zip(*prefill, strict=True)],
     )

@@ -4,6 +4,7 @@ import random
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, wait
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -21,6 +22,8 @@ Clock = Literal["cpu", "wall"]
 Job = tuple[tuple[int, ...], int]
 """Prompt and tokens to generate."""
 _ENGINE = "libra_core.engines.vllm.engine:VllmEngine"
+_TRIES = 3
+"""On a busy host the first sequences may have ended before the last ones have come."""
 _LEAD_TOKENS = 6
 """Tokens before the measured ones, during which the batch fills up."""
 _TIMEOUT_S = 180.0
@@ -30,6 +33,24 @@ _TIMEOUT_S = 180.0
 def clock_of(tp: int) -> Clock:
     """The ranks of one engine wait for each other spinning, so their CPU seconds would count waiting as work."""
     return "cpu" if tp == 1 else "wall"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeVisit:
+    """What was measured at one batch and one mean context."""
+
+    batch: int
+    context_tokens: float
+    """Of all sequences together."""
+    seconds: tuple[float, ...]
+    """Of single steps by the wall clock; by the CPU clock their mean alone."""
+
+
+def cell_of(visits: Sequence[DecodeVisit]) -> DecodeCell:
+    """The median of all that was measured at one batch and context."""
+    first = visits[0]
+    step_s = median(seconds for visit in visits for seconds in visit.seconds)
+    return DecodeCell(batch=first.batch, context_tokens=first.context_tokens, step_s=step_s)
 
 
 class EngineMeter:
@@ -82,29 +103,35 @@ class EngineMeter:
         return self._now() - before
 
     def decode_step(self, batch: int, context: int, steps: int) -> DecodeCell:
-        """Step of `batch` sequences whose context grows from `context` by `steps`; prompts come from the prefix cache."""
+        """One visit of `decode_steps` as a cell."""
+        return cell_of([self.decode_steps(batch, context, steps)])
+
+    def decode_steps(self, batch: int, context: int, steps: int) -> DecodeVisit:
+        """`batch` sequences whose context grows from `context` by `steps`; prompts come from the prefix cache."""
         prompts = [self.prompt(context) for _ in range(batch)]
         self.seconds([(prompt, 1) for prompt in prompts])
         mean_context = context + _LEAD_TOKENS + steps / 2
-        step_s = self._median_step(prompts, steps) if self.clock == "wall" else self._mean_step(prompts, steps)
-        return DecodeCell(batch=batch, context_tokens=batch * mean_context, step_s=step_s)
+        seconds = self._each_step(prompts, steps) if self.clock == "wall" else (self._mean_step(prompts, steps),)
+        return DecodeVisit(batch=batch, context_tokens=batch * mean_context, seconds=seconds)
 
     def _mean_step(self, prompts: Sequence[tuple[int, ...]], steps: int) -> float:
         lead = self.seconds([(prompt, _LEAD_TOKENS) for prompt in prompts])
         whole = self.seconds([(prompt, _LEAD_TOKENS + steps) for prompt in prompts])
         return (whole - lead) / steps
 
-    def _median_step(self, prompts: Sequence[tuple[int, ...]], steps: int) -> float:
+    def _each_step(self, prompts: Sequence[tuple[int, ...]], steps: int) -> tuple[float, ...]:
         """By the wall clock other work of the host counts too, in a few long steps: they would move a mean by a fifth."""
-        self._engine.call("take_steps")
-        self.seconds([(prompt, _LEAD_TOKENS + steps) for prompt in prompts])
-        taken = [seconds for sequences, seconds in self._engine.call("take_steps") if sequences == len(prompts)][-steps:]
-        if len(taken) < steps / 2:
-            raise ResourceError(
-                f"the {self._name} decoded {len(prompts)} sequences together in {len(taken)} steps instead of {steps}; it cannot "
-                "hold them side by side"
-            )
-        return median(taken)
+        taken: list[float] = []
+        for _ in range(_TRIES):
+            self._engine.call("take_steps")
+            self.seconds([(prompt, _LEAD_TOKENS + steps) for prompt in prompts])
+            taken = [seconds for sequences, seconds in self._engine.call("take_steps") if sequences == len(prompts)]
+            if len(taken) >= steps / 2:
+                return tuple(taken[-steps:])
+        raise ResourceError(
+            f"in {_TRIES} tries the {self._name} decoded {len(prompts)} sequences together in {len(taken)} of {steps} steps or "
+            "fewer; end other work on this host"
+        )
 
     def prefill(self, tokens: int, prompts: int) -> PrefillCell:
         """One of `prompts` fresh prompts sent together."""
