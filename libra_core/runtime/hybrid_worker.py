@@ -20,7 +20,7 @@ from libra_core.runtime.engine_slots import (
     quiet,
 )
 from libra_core.runtime.fleet import ActorHandle, first_line
-from libra_core.runtime.placement import Placement, lent_environment
+from libra_core.runtime.placement import Placement, borrower_environment, one_of
 from libra_core.runtime.replica_actor import ReplicaActor
 from libra_core.runtime.specs import replica_spec, trainer_env
 from libra_core.runtime.worker_engines import Starter, WorkerEngines
@@ -200,12 +200,13 @@ class HybridWorker:
 
     def _rank_actor(self, rank: int) -> Any:
         """On one device of the bundle; Ray gives none of a bundle whose engine rests, so the engine lends it."""
-        env, lent = trainer_env(self._setting.config, self._setting.loopback), self._engines.lent
+        env, lenders = trainer_env(self._setting.config, self._setting.loopback), self._engines.lent
         bundle, index = divmod(rank, self._setting.config.rollout.engines[0].tp)
-        if lent:
-            env |= lent_environment(lent[bundle], index)
-        options = self.placement.actor_options(bundle, env, devices_taken=0 if lent else 1)
-        return ray.remote(ReplicaActor).options(**options).remote()
+        lent = one_of(lenders[bundle], index) if lenders else None
+        if lent is not None:
+            env |= borrower_environment(lent)
+        options = self.placement.actor_options(bundle, env, devices_taken=1 if lent is None else 0)
+        return ray.remote(ReplicaActor).options(**options).remote(lent)
 
     def _hybrid_spec(self) -> HybridSpec:
         assert self.core is not None

@@ -1,9 +1,8 @@
 """Where actors go: one placement group per tensor-parallel group, on GPUs or, on CPU hosts, on counted slots."""
 
-import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import ray
@@ -15,9 +14,6 @@ from libra_core.errors import ResourceError
 
 GPU_SLOT = "gpu_slot"
 """Custom resource that stands for a GPU on CPU hosts."""
-
-_LENT = "LIBRA_LENT_DEVICE"
-"""Tells an actor which device it uses without Ray's knowledge; empty on a CPU host."""
 
 DeviceKind = Literal["cpu", "gpu"]
 
@@ -58,24 +54,26 @@ class Whereabouts:
     """Devices or slots that it holds."""
 
 
-def whereabouts() -> Whereabouts:
-    """Of the calling actor."""
+def whereabouts(lent: Whereabouts | None = None) -> Whereabouts:
+    """Of the calling actor; of one that borrows its devices Ray knows the node alone."""
     context = ray.get_runtime_context()
-    lent = os.environ.get(_LENT)
     if lent is not None:
-        return Whereabouts(node=context.get_node_id(), devices=(lent,) if lent else (), slots=1.0)
+        return replace(lent, node=context.get_node_id())
     held: dict[str, Any] = context.get_assigned_resources()
     gpus = tuple(str(gpu) for gpu in context.get_accelerator_ids().get("GPU", ()))
     return Whereabouts(node=context.get_node_id(), devices=gpus, slots=float(held.get("GPU", 0) or held.get(GPU_SLOT, 0)))
 
 
-def lent_environment(lender: Whereabouts, index: int) -> dict[str, str]:
-    """Of an actor that uses one device of another that sleeps. Ray counts it as the sleeper's, and so must neither give it away
-    nor hide it from the borrower."""
-    if not lender.devices:
-        return {_LENT: ""}
-    device = lender.devices[index]
-    return {_LENT: device, "CUDA_VISIBLE_DEVICES": device, "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
+def one_of(lender: Whereabouts, index: int) -> Whereabouts:
+    """One device of an actor that sleeps; on a CPU host one slot."""
+    return replace(lender, devices=lender.devices[index : index + 1], slots=1.0)
+
+
+def borrower_environment(lent: Whereabouts) -> dict[str, str]:
+    """Ray counts these devices as the sleeper's, and so must neither give them away nor hide them from the borrower."""
+    if not lent.devices:
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(lent.devices), "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
 
 
 def placement_faults(groups: Mapping[str, Sequence[Whereabouts]], *, slots_by_node: Mapping[str, float]) -> list[str]:

@@ -20,7 +20,9 @@ class ReplicaActor:
     in the same order. Whatever fails here cuts the connection: the core is told at once, instead of waiting for a gradient.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lent: Whereabouts | None) -> None:
+        """`lent`: the device of a sleeping engine that this rank uses; None where it has one of its own."""
+        self._lent = lent
         self._trainer: Any = None
         self._replica: Any = None
 
@@ -34,7 +36,7 @@ class ReplicaActor:
         return "127.0.0.1" if loopback else ray.util.get_node_ip_address()
 
     def whereabouts(self) -> Whereabouts:
-        return whereabouts()
+        return whereabouts(self._lent)
 
     def start(self, spec: "TrainerSpec", elastic: "ElasticSpec", hybrid: "HybridSpec") -> None:
         """Build the replica's own world; it holds the start weights until it joins."""

@@ -4,20 +4,18 @@ It leaves to others: which engine serves what, retries, and the deadline of a tu
 """
 
 import asyncio
-import os
-import pickle
 import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Literal
+from typing import Literal
 
 import psutil
-from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from libra_core.engines.vllm.arguments import engine_arguments, sampling_parameters, scoring_parameters
-from libra_core.engines.vllm.kv_transfer import Ticket, adopt, offer, request_parameters
+from libra_core.engines.vllm import exchanges
+from libra_core.engines.vllm.arguments import engine_arguments
+from libra_core.engines.vllm.kv_transfer import Ticket, adopt, offer
 from libra_core.engines.vllm.lifetime import end_processes, unlink_shared_memory
 from libra_core.engines.vllm.spec import EngineFacts, EngineSpec
 from libra_core.engines.vllm.stats import EngineCounters
@@ -31,7 +29,8 @@ from libra_core.types.trajectory import GeneratedTurn, GenerationRequest
 _CONTROL_DEADLINE_S = 60.0
 _LOAD_DEADLINE_S = 600.0
 _STOP_GRACE_S = 10.0
-_STAGING_LOOK_S = 0.005
+_FIRST = GenerationRequest(request_id="warm-up", token_ids=(0, 0), max_new_tokens=2, temperature=1.0, stop_token_ids=())
+"""vLLM imports and compiles much of its request path on first use, for seconds; no trajectory should wait for it."""
 
 
 class VllmEngine:
@@ -61,17 +60,16 @@ class VllmEngine:
         except Exception as error:
             raise EngineLostError(f"{self._spec.engine_id} did not start with {self._spec.model_path}: {error}") from error
         async with self._expect("start", self._spec.start_deadline_s) as engine:
-            pairs = await engine.collective_rpc("libra_pids")
-            pids = sorted({pid for pair in pairs for pid in pair if pid != os.getpid()})
-            self._processes = [psutil.Process(pid) for pid in pids]
+            self._processes = [psutil.Process(pid) for pid in await exchanges.process_ids(engine)]
             await engine.update_weight_version(str(self._version))
-        await self._warm_up()
+        async with self._expect("answer a first request", self._spec.start_deadline_s):
+            await self.generate(_FIRST)
+        self._counters.restart()
+        pids = tuple(process.pid for process in self._processes)
         for pid in pids:
             unlink_shared_memory(pid)
         cache = engine.vllm_config.cache_config
-        return EngineFacts(
-            kv_tokens=cache.num_gpu_blocks * cache.block_size, start_s=time.monotonic() - started_s, pids=tuple(pids)
-        )
+        return EngineFacts(kv_tokens=cache.num_gpu_blocks * cache.block_size, start_s=time.monotonic() - started_s, pids=pids)
 
     async def generate(self, request: GenerationRequest) -> GeneratedTurn:
         """Sample one turn. Waits while the engine is paused; a cancelled call aborts its request.
@@ -88,7 +86,7 @@ class VllmEngine:
         self._counters.request_started()
         try:
             await adopt(engine, request, self._version)
-            async for output in self._stream(engine, request):
+            async for output in exchanges.sampled(engine, self._spec, request, self._version):
                 turn.add(output, self._version)
                 if turn.abort_requested and not output.finished:
                     await engine.abort(request.request_id)
@@ -98,12 +96,6 @@ class VllmEngine:
             del self._turns[request.request_id]
             self._counters.request_finished()
         return turn.finished()
-
-    def _stream(self, engine: AsyncLLM, request: GenerationRequest) -> AsyncIterator[Any]:
-        connector = None if self._spec.kv_transfer is None else self._spec.kv_transfer.connector
-        sampling = sampling_parameters(request, request_parameters(connector, request.kv_ticket, self._version))
-        prompt: Any = {"prompt_token_ids": list(request.token_ids), "cache_salt": str(self._version)}
-        return engine.generate(prompt, sampling, request.request_id, priority=request.priority)
 
     async def offer_kv(self, request_id: str, token_ids: Sequence[int], version: PolicyVersion) -> Ticket | None:
         """Make the KV of a context that is computed here loadable by another engine, which the ticket enables.
@@ -151,12 +143,8 @@ class VllmEngine:
         """Log-probability of each token given those before it, at temperature 1, computed afresh. `[L]`; position 0 is 0."""
         _require_fit(self._spec, self._alive(), token_ids, 1)
         self._num_scores += 1
-        prompt: Any = {"prompt_token_ids": list(token_ids)}
         async with self._expect("score a prompt", _CONTROL_DEADLINE_S) as engine:
-            stream = engine.generate(prompt, scoring_parameters(), f"score-{self._num_scores}", priority=-1)
-            *_, final = [output async for output in stream]
-        rows = zip(token_ids, final.prompt_logprobs, strict=True)
-        return tuple(0.0 if row is None else row[token].logprob for token, row in rows)
+            return await exchanges.scored(engine, token_ids, f"score-{self._num_scores}")
 
     async def open_transport(
         self,
@@ -169,9 +157,10 @@ class VllmEngine:
     ) -> None:
         """Prepare for `update_weights`, once. A broadcast waits for all ranks of its group, the trainer's included; a group that
         does not come about within `timeout_s` costs the engine nothing, and no weights reach it."""
-        info = {"kind": kind, "host": host, "port": port, "rank_offset": rank_offset, "world_size": world_size}
         async with self._expect(f"join the {kind} transport at {host}:{port}", 2 * timeout_s) as engine:
-            await engine.init_weight_transfer_engine(WeightTransferInitRequest(init_info=info | {"timeout_s": timeout_s}))
+            await exchanges.open_transport(
+                engine, kind=kind, host=host, port=port, rank_offset=rank_offset, world_size=world_size, timeout_s=timeout_s
+            )
 
     async def update_weights(
         self, source: WeightSource, version: PolicyVersion, *, in_flight: Literal["keep", "abort"], recompute_kv: bool
@@ -213,7 +202,7 @@ class VllmEngine:
         async with self._publication:
             await self.abort_all()
             async with self._expect("fall asleep", _LOAD_DEADLINE_S) as engine:
-                await engine.sleep(level=1 if self._spec.device == "cuda" else 0)
+                await exchanges.fall_asleep(engine, self._spec)
             self._asleep = True
 
     async def wake(self) -> None:
@@ -232,22 +221,9 @@ class VllmEngine:
         engine.shutdown(timeout=0)  # asked politely it takes seconds, and nothing in it needs saving
         await asyncio.to_thread(end_processes, self._processes, grace_s=_STOP_GRACE_S)
 
-    async def _warm_up(self) -> None:
-        """vLLM imports and compiles much of its request path on first use, for seconds; no trajectory should wait for it."""
-        request = GenerationRequest(request_id="warm-up", token_ids=(0, 0), max_new_tokens=2, temperature=1.0, stop_token_ids=())
-        async with self._expect("answer a first request", self._spec.start_deadline_s):
-            await self.generate(request)
-        self._counters.restart()
-
     async def _stage(self, source: WeightSource, version: PolicyVersion) -> None:
         async with self._expect(f"stage version {version}", _LOAD_DEADLINE_S) as engine:
-            await engine.collective_rpc("libra_start_staging", args=(pickle.dumps(source), version))
-            while True:
-                states = await engine.collective_rpc("libra_staging_state")
-                if all(done for done, _ in states):
-                    break
-                await asyncio.sleep(_STAGING_LOOK_S)
-        failures = [failure for _, failure in states if failure]
+            failures = await exchanges.stage(engine, source, version)
         if failures:
             raise CheckpointError(
                 f"{self._spec.engine_id} keeps version {self._version}: version {version} could not be staged from "
@@ -263,9 +239,7 @@ class VllmEngine:
 
     async def _load(self, version: PolicyVersion) -> None:
         async with self._expect(f"load version {version}; it stays paused", _LOAD_DEADLINE_S) as engine:
-            await engine.start_weight_update()
-            await engine.update_weights(WeightTransferUpdateRequest(update_info={"version": version}))
-            await engine.finish_weight_update(str(version))
+            await exchanges.load(engine, version)
         self._version = version
 
     async def _resume(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from libra_core.config import LibraConfig
 from libra_core.runtime.engine_slots import EngineSlot, StartedEngine
-from libra_core.runtime.placement import Whereabouts, lent_environment, placement_faults
+from libra_core.runtime.placement import Whereabouts, borrower_environment, one_of, placement_faults
 from libra_core.runtime.worker_engines import WorkerEngines
 from libra_core.types.ids import EngineId
 from support.hybrid_workers import CONFIG
@@ -162,9 +162,10 @@ def test_engines_are_stopped_where_that_is_asked_or_a_connector_holds_their_memo
 
 
 def test_a_replica_uses_the_devices_that_its_sleeping_engine_lends_and_no_other() -> None:
-    lender = Whereabouts(node="n", devices=("2", "5"), slots=2.0)
-    assert lent_environment(lender, 1)["CUDA_VISIBLE_DEVICES"] == "5"
-    assert "CUDA_VISIBLE_DEVICES" not in lent_environment(Whereabouts(node="n", devices=(), slots=1.0), 0)
-    ranks = [Whereabouts(node="n", devices=(device,), slots=1.0) for device in lender.devices]
+    lender, slots = Whereabouts(node="n", devices=("2", "5"), slots=2.0), Whereabouts(node="n", devices=(), slots=2.0)
+    ranks = [one_of(lender, index) for index in (0, 1)]
+    assert [borrower_environment(rank)["CUDA_VISIBLE_DEVICES"] for rank in ranks] == ["2", "5"]
+    assert borrower_environment(one_of(slots, 1)) == {}, "a CPU host hides nothing"
+    assert one_of(slots, 1).slots == 1.0
     assert placement_faults({"replica": ranks}, slots_by_node={"n": 2.0}) == []
     assert placement_faults({"replica": ranks, "engine": [lender]}, slots_by_node={"n": 4.0}), "both at once would be a fault"
