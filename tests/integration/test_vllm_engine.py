@@ -259,7 +259,7 @@ def test_a_sleeping_engine_takes_no_turn_and_no_time_and_wakes_with_its_weights(
         engine.generate()
     before_s = cpu_seconds(engine)
     time.sleep(1.0)
-    assert cpu_seconds(engine) - before_s < 0.2
+    assert cpu_seconds(engine) - before_s < 0.5, "one that polls would take all of the second"
     engine.remote.call("wake")
     engine.remote.call("wake")
     assert references[0].error(engine.generate()) < TOLERANCE
