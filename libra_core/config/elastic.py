@@ -1,4 +1,4 @@
-"""GPUs that may change sides, and when the plan is looked at (DESIGN sections 5 and 7)."""
+"""GPUs that may change sides, and when the plan is looked at (docs/elasticity.md)."""
 
 from typing import Literal
 

@@ -24,7 +24,7 @@ class LayoutConfig(Section):
 
 
 class LossConfig(Section):
-    """Policy loss (DESIGN section 8)."""
+    """Policy loss; the table of kinds is in `libra_core/algorithms/losses.py`."""
 
     kind: Literal["token_mean", "sequence_mean", "dr_grpo", "gspo", "cispo"] = "token_mean"
     """`token_mean` divides by the loss tokens of the global batch (DAPO)."""

@@ -1,1 +1,1 @@
-"""Cost evaluator: what a layout takes in seconds and bytes, from device profiles and model facts (DESIGN section 4)."""
+"""Cost evaluator: what a layout takes in seconds and bytes, from device profiles and model facts (docs/costs.md)."""

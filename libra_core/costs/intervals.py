@@ -1,4 +1,4 @@
-"""Makespan of sorted requests first..last on one engine in O(1), by prefix sums (DESIGN section 4).
+"""Makespan of sorted requests first..last on one engine in O(1), by prefix sums (docs/costs.md#formulas).
 
 For requests that start together, sorted by generated length g with prompts p and tool tokens r:
 

@@ -1,4 +1,4 @@
-"""One rollout engine: decode and prefill time, KV capacity, and whether it fits (DESIGN section 4).
+"""One rollout engine: decode and prefill time, KV capacity, and whether it fits (docs/costs.md#formulas).
 
 The kernels of one engine step are summed once per degree over a grid of batches and contexts; the planner then works with the
 three coefficients that reproduce the sum. Tensor parallelism divides the work of a kernel once, and no kernel becomes shorter

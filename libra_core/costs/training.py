@@ -1,4 +1,4 @@
-"""Time and memory of one optimizer step of a layout (DESIGN section 4).
+"""Time and memory of one optimizer step of a layout (docs/costs.md#formulas).
 
 A micro-batch is the sum of its kernels: matrices at the measured rate for its tokens and its tp shard, attention by Σ L² at the
 measured rate for the token-weighted length; the backward pass costs twice (attention 2.5 times) the forward, recomputation one

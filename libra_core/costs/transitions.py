@@ -10,7 +10,7 @@ from libra_core.costs.layouts import TrainingShape
 from libra_core.costs.memory import OPTIMIZER_BYTES, WEIGHT_BYTES, stage_parameters
 
 PUBLICATION_FIXED_S = 2.0
-"""Pause, resume, prefix-cache reset, canary (`notes/study.md` counts 4 s in all for 14B)."""
+"""Pause, resume, prefix-cache reset, canary. The simulations of docs/measurements.md count 4 s in all for 14B."""
 WORLD_START_S = 20.0
 """Process start and NCCL rendezvous of a training world."""
 

@@ -5,7 +5,7 @@ serving ─join─► draining ─drained─► snapshot ─restored─► repla
    ▲  ◄─cancel──────┘                  ▲  ◄─────refetch─────┴────refetch───────┤
    └──served── leaving ◄──leave────────┴──────────────────────────────leave────┘      any ─died─► failed ─recovered─► serving
 ```
-snapshot and replay together are what DESIGN section 7 calls joining. An epoch is one attempt to join: whatever was sent in an
+Snapshot and replay together are joining (docs/elasticity.md#protocol). An epoch is one attempt to join: whatever was sent in an
 earlier one is stale, so that late, repeated and reordered messages change nothing.
 """
 

@@ -1,7 +1,7 @@
-"""Whether to change the plan (DESIGN section 5). Pure: forecasts, costs and the last looks in, a decision out.
+"""Whether to change the plan (docs/elasticity.md#replanning). Pure: forecasts, costs and the last looks in, a decision out.
 
 What the trainer was seen to wait is no input: it waits for the tail of the batch, which more rollout GPUs do not shorten, and a
-controller that follows it runs away (`notes/study.md` section 3). A move must lower the term that binds.
+controller that follows it runs away (docs/measurements.md#drift-and-what-moves-cost). A move must lower the term that binds.
 """
 
 import math

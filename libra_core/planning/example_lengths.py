@@ -1,8 +1,9 @@
 """Generated lengths that stand in for a history until there is one. Log-normal laws, documented, with a fixed seed.
 
-`r2e_gym` and the others follow `notes/study.md` section 1 (mean generated / total tokens 5.1k / 17.4k, 1.6k / 4.3k, 6.7k / 6.8k;
-half of the log-length variance belongs to the prompt). Their shapes agree with recorded agents of `notes/data.md`, whose own
-lengths are of other tasks. The limit of 40,960 tokens is the paper's (`notes/paper.md` section 2). None is a measurement.
+`r2e_gym` and the others follow docs/measurements.md#assumed-lengths (mean generated / total tokens 5.1k / 17.4k, 1.6k / 4.3k,
+6.7k / 6.8k; half of the log-length variance belongs to the prompt). Their shapes agree with recorded agents
+(docs/references.md#recorded-agents), whose own lengths are of other tasks. The limit of 40,960 tokens is the paper's
+(docs/references.md#the-paper). None is a measurement.
 """
 
 from dataclasses import dataclass

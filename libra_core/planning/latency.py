@@ -2,8 +2,8 @@
 
 For `lam` trajectories a second and engine, Little's law gives the decode batch
 `B = lam·g·a / (1 - lam·p - lam·g·(b + c·ctx))` and each trajectory the latency
-`L_i = (s(B)·g_i + p_i)/(1 - lam·p) + tools_i` (`notes/study.md` section 2). The latency of every fleet of equal engines depends
-on `lam` alone, so it is tabulated once a degree and interpolated for all splits, modes and iteration times.
+`L_i = (s(B)·g_i + p_i)/(1 - lam·p) + tools_i` (docs/planner.md#what-is-minimised). The latency of every fleet of equal engines
+depends on `lam` alone, so it is tabulated once a degree and interpolated for all splits, modes and iteration times.
 """
 
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ _LEAST_BATCH = 0.05
 _LEAST_FREE_SHARE = 0.05
 """Prefill never takes more than the rest of an engine's time."""
 _USABLE_KV = 0.93
-"""Share of the KV cache beyond which running sequences are preempted (`spikes/simulation`)."""
+"""Share of the KV cache beyond which running sequences are preempted (docs/measurements.md#engines-and-trainer-on-an-a800)."""
 LANDED = (0.02, 0.2, 0.4, 0.6, 0.8)
 """Shares of a batch's groups at whose landing the trainer's backlog is looked at."""
 _SLOT_PASSES = 3

@@ -1,4 +1,4 @@
-"""Iteration time of a plan: the fixed point of the four terms of DESIGN section 5 (`notes/study.md` section 2).
+"""Iteration time of a plan: the fixed point of four terms (docs/planner.md#what-is-minimised).
 
 ```
 A  T_train + what it waits for publications  B  K/E · engine seconds per trajectory + publication
@@ -35,10 +35,12 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 BIAS = 1.06
-"""The closed form of B, C and D is 6 % below the event simulation (`notes/study.md` section 2). A is the trainer's own time, and
-simulated steps take 0-2 % longer where it binds. So it enters the fixed point divided by the bias."""
+"""The closed form of B, C and D is 6 % below the event simulation
+(docs/measurements.md#the-closed-form-against-480-runs). A is the trainer's own time, and simulated steps take 0-2 % longer where
+it binds. So it enters the fixed point divided by the bias."""
 ERROR = 0.08
-"""Mean absolute error of the forecast against event simulations: 4-8 % in `notes/study.md`, alike in `plan_regret.py`."""
+"""Mean absolute error of the forecast against event simulations: 4-8 % in docs/measurements.md#the-closed-form-against-480-runs,
+alike in `tests/benchmarks/plan_regret.py`."""
 _GROUPS_LEFT = 3
 """Groups still to train when the last one of a streamed step lands."""
 _HALF = 0.5

@@ -61,7 +61,7 @@ class ModelShape:
 
 
 SENDING_SHARE = 0.75
-"""Of a publication, what the trainer itself works at: 15.0 of 20.2 s in marin#8955 (`notes/peers.md` section 6.2)."""
+"""Of a publication, what the trainer itself works at: 15.0 of 20.2 s in marin (docs/references.md#weight-synchronisation)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Regime:
     streamed: tuple[bool, ...] = (False, True)
     """Which kinds of step are candidates."""
     streamed_loss: float = 1.05
-    """Training time of a streamed step over that of a whole one (`notes/study.md`)."""
+    """Training time of a streamed step over that of a whole one (docs/measurements.md#streamed-steps-slack-and-the-cap)."""
     trainer_waits: float = 0.0
     """Share of a publication during which the trainer stands still: 1 where it waits for the engines, less where publications
     overlap with training, 0 where that is within the measured training time."""

@@ -1,4 +1,4 @@
-"""Causal prefix tree: what is left to generate, given the prompt and the ordered tool returns so far (DESIGN section 6).
+"""Causal prefix tree: what is left to generate, given the prompt and the ordered tool returns so far (docs/routing.md).
 
 Two trees of one shape share a table: one over all prompts, and one per prompt. Below each root hang the states by number of
 finished turns, below those the states by turn and last tool return, and below the first turn the states by all tool returns in

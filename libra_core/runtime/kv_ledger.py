@@ -1,7 +1,8 @@
 """How many trajectories an engine may hold: a share of its KV cache in expected context. Pure bookkeeping, no clock.
 
-Without a cap, prefixes are evicted between turns and prefilled again each turn (notes/study.md: iterations up to 4.7 times
-longer). With it the rest waits at the coordinator, where waiting costs nothing, and binds when a place is free.
+Without a cap, prefixes are evicted between turns and prefilled again each turn, which made iterations up to 4.7 times as
+long (docs/measurements.md#streamed-steps-slack-and-the-cap). With it the rest waits at the coordinator, where
+waiting costs nothing, and binds when a place is free.
 """
 
 from dataclasses import dataclass, field

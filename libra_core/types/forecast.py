@@ -12,7 +12,7 @@ class Mode(StrEnum):
 
 
 class Term(StrEnum):
-    """What can set the iteration time (DESIGN section 5)."""
+    """What can set the iteration time (docs/planner.md#what-is-minimised)."""
 
     TRAINER = "A"
     FLEET = "B"

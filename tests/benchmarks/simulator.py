@@ -125,7 +125,7 @@ class RealEngine:
 
 
 def profiled_model(folder: Path) -> Path:
-    """The model of the profile, `m10` of notes/vllm.md: 8.3M parameters; random weights, wide enough not to collapse."""
+    """The model of the profile (docs/measurements.md#vllm-on-cpu): 8.3M random weights, wide enough not to collapse."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 

@@ -1,4 +1,4 @@
-"""Trajectories of three kinds of agents with the length laws of `notes/study.md` section 1, for event simulations of a fleet."""
+"""Trajectories of three kinds of agents (docs/measurements.md#assumed-lengths) for event simulations of a fleet."""
 
 import math
 from dataclasses import dataclass

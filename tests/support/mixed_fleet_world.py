@@ -4,7 +4,8 @@ Engines decode fluidly between events at `a + b·batch + c·context`; a prefill 
 trajectories; the others wait unbound, first come first served. A trajectory keeps its slot and its prefix while a tool runs; a
 move computes the whole context again. Groups are admitted under the staleness bound, trained when a batch of complete groups
 holds all that are due, and each publication pauses the engines and empties the prefix caches of trajectories that are with a
-tool. Its numbers are `notes/study.md`'s, not those of `libra_core.costs`.
+tool. Its numbers are the feasibility study's (docs/measurements.md#engines-and-trainer-on-an-a800), not those of
+`libra_core.costs`.
 """
 
 import heapq

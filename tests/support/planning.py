@@ -23,7 +23,7 @@ STUDY = {
     4: (7.8e-3, 44e-6, 0.029e-6, 64e-6, 1_505_000),
     8: (5.8e-3, 40e-6, 0.0145e-6, 49e-6, 3_189_000),
 }
-"""Qwen3-14B on A800 by degree: a, b, c, prefill seconds per token, KV tokens (`notes/study.md` section 1)."""
+"""Qwen3-14B by degree: a, b, c, prefill seconds per token, KV tokens (docs/measurements.md#engines-and-trainer-on-an-a800)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""The core's side of the exchange with hybrid replicas, on one rank: what a step adds, publishes, agrees on (DESIGN section 7).
+"""The core's side of the exchange with hybrid replicas, on one rank: what a step adds, publishes, agrees on.
 
 Collective over the core's world: every rank holds one and calls it at the same points of a step. Hybrid ranks are in no group of
-the core, so that nothing they do can raise in a collective of it.
+the core, so that nothing they do can raise in a collective of it. The protocol is drawn in docs/elasticity.md#protocol.
 
 ```
 collect   wait for contributions (one deadline) · agree by one MIN all-reduce · add gradients and counts

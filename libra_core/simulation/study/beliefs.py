@@ -40,7 +40,7 @@ from libra_core.types.plan import Plan, TrainLayout
 _UTILIZATION = 0.9
 _FARTHEST = 3.0
 _ACCURACY, _TAIL_RECALL = 0.7, 0.5
-"""What a router is assumed to recognise, unless the lengths are known; `notes/data.md` has no such figure."""
+"""What a router is assumed to recognise, unless the lengths are known; no recording has such a figure."""
 
 
 @dataclass(frozen=True, slots=True)

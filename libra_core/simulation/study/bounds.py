@@ -1,4 +1,6 @@
-"""The bound that no system passes: terms A and B of DESIGN section 5 alone, so that no trajectory is ever waited for.
+"""The bound that no system passes: terms A and B alone, so that no trajectory is ever waited for.
+
+The terms are those of docs/planner.md#what-is-minimised.
 
 All GPUs do useful work in full decode batches, split in any fraction; training runs in the fastest layout that any number of them
 admits. What each step costs whatever the lengths are is charged: the optimizer, and of the publication what the trainer sends and

@@ -9,7 +9,7 @@ from support.simulation import ENGINE, agents, finished, pacing, plan, single_tu
 
 
 def decode_makespan(generated: np.ndarray, prompt: float) -> float:
-    """DESIGN section 4: all start together, and each leaves when it is done."""
+    """The closed form of a decode (docs/costs.md#formulas): all start together, and each leaves when it is done."""
     linear = ENGINE.a_s * generated.max() + ENGINE.b_s * generated.sum()
     return float(linear + ENGINE.c_s * (prompt * generated + generated**2 / 2).sum())
 

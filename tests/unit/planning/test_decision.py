@@ -1,4 +1,4 @@
-"""When the plan changes and when it does not (DESIGN section 5)."""
+"""When the plan changes and when it does not (docs/elasticity.md#replanning)."""
 
 import math
 from dataclasses import replace

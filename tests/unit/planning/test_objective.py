@@ -1,4 +1,4 @@
-"""The vectorised objective against the formula of `spikes/simulation/formula.py`, written out once more for one candidate."""
+"""The vectorised objective against the formula of docs/planner.md#what-is-minimised, written out once more for one candidate."""
 
 import math
 from collections.abc import Callable
