@@ -1,4 +1,8 @@
-"""Size limits, echo docstrings and `os.environ`: what the linters do not check. Limits live in pyproject.toml."""
+"""Size limits, echo docstrings and `os.environ`: what the linters do not check. Limits live in pyproject.toml.
+
+Files, functions, echoes and readers of the environment are errors. The sizes of classes, ports, parameter lists, flows and tasks
+ask a question and do not decide: they are printed as warnings until a line of `exceptions` answers it.
+"""
 
 import ast
 import re
@@ -21,6 +25,7 @@ class Finding:
     key: str
     line: int
     message: str
+    is_error: bool = True
 
 
 def findings(root: Path, limits: dict[str, Any]) -> list[Finding]:
@@ -57,24 +62,31 @@ def _check_nodes(path: Path, tree: ast.AST, limits: dict[str, Any]) -> Iterator[
 def _check_class(path: Path, node: ast.ClassDef, limits: dict[str, Any]) -> Iterator[Finding]:
     key = f"{path}::{node.name}"
     if (length := _length(node)) > limits["class_lines"]:
-        yield Finding(key=key, line=node.lineno, message=f"class of {length} lines, at most {limits['class_lines']}")
+        yield _warning(key, node, f"class of {length} lines, at most {limits['class_lines']}")
     methods = [item for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)]
     is_port = any(isinstance(base, ast.Name) and base.id == "Protocol" for base in node.bases)
     if is_port and len(methods) > limits["port_methods"]:
-        yield Finding(key=key, line=node.lineno, message=f"port of {len(methods)} methods, at most {limits['port_methods']}")
+        yield _warning(key, node, f"port of {len(methods)} methods, at most {limits['port_methods']}")
 
 
 def _check_function(path: Path, node: ast.FunctionDef | ast.AsyncFunctionDef, limits: dict[str, Any]) -> Iterator[Finding]:
     key = f"{path}::{node.name}"
     kind = _kind(node)
-    if (length := _length(node)) > limits[f"{kind}_lines"]:
-        yield Finding(key=key, line=node.lineno, message=f"{kind} of {length} lines, at most {limits[f'{kind}_lines']}")
+    length = _length(node)
+    if length > limits["function_lines"]:
+        yield Finding(key=key, line=node.lineno, message=f"function of {length} lines, at most {limits['function_lines']}")
+    elif length > limits[f"{kind}_lines"]:
+        yield _warning(key, node, f"{kind} of {length} lines, at most {limits[f'{kind}_lines']}")
     names = [arg.arg for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
     count = len([name for name in names if name not in {"self", "cls"}])
     if count > limits["parameters"] and not _is_command(node):
-        yield Finding(key=key, line=node.lineno, message=f"{count} parameters, at most {limits['parameters']}")
+        yield _warning(key, node, f"{count} parameters, at most {limits['parameters']}")
     if path.parts[0] in PRODUCT and _is_echo(node.name, ast.get_docstring(node)):
         yield Finding(key=key, line=node.lineno, message="docstring only repeats the name")
+
+
+def _warning(key: str, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, message: str) -> Finding:
+    return Finding(key=key, line=node.lineno, message=message, is_error=False)
 
 
 def _kind(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
@@ -118,10 +130,10 @@ def main() -> int:
     limits = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["libra"]["limits"]
     found = findings(ROOT, limits)
     for finding in found:
-        print(f"{finding.key}:{finding.line}: {finding.message}")
-    if not found:
-        print("limits: all kept")
-    return 1 if found else 0
+        print(f"{finding.key}:{finding.line}: {'' if finding.is_error else 'warning: '}{finding.message}")
+    errors = sum(finding.is_error for finding in found)
+    print(f"limits: {errors} broken, {len(found) - errors} warnings" if found else "limits: all kept")
+    return 1 if errors else 0
 
 
 if __name__ == "__main__":

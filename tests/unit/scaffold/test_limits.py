@@ -26,6 +26,28 @@ def _messages(text: str, path: str = "libra_core/planning/example.py") -> list[s
     return [finding.message for finding in limits.check_file(Path(path), text, LIMITS)]
 
 
+def _errors(text: str) -> list[str]:
+    path = Path("libra_core/planning/example.py")
+    return [finding.message for finding in limits.check_file(path, text, LIMITS) if finding.is_error]
+
+
+def test_sizes_that_only_ask_a_question_break_nothing() -> None:
+    methods = "\n".join(f"    def m{number}(self): ..." for number in range(7))
+    lines = "\n".join(f"    x{number} = {number}" for number in range(300))
+    for text in (
+        f"class Pool(Protocol):\n{methods}\n",
+        f"class Table:\n{lines}\n",
+        "def work(a, b, c, d, e, f, *, g): ...\n",
+    ):
+        assert _messages(text) != []
+        assert _errors(text) == []
+
+
+def test_a_flow_longer_than_any_function_is_broken() -> None:
+    body = "\n".join(f"    x{number} = {number}" for number in range(60))
+    assert _errors(f"@flow(name='x')\ndef work():\n{body}\n") == ["function of 61 lines, at most 50"]
+
+
 def test_long_function_is_found() -> None:
     body = "\n".join(f"    x{number} = {number}" for number in range(60))
     assert _messages(f"def work():\n{body}\n") == ["function of 61 lines, at most 50"]
