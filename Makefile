@@ -46,6 +46,7 @@ check: setup
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 	$(BIN)/python tests/checks/limits.py
+	$(BIN)/python tests/checks/references.py
 
 format: setup
 	$(BIN)/ruff check --fix .

@@ -16,7 +16,10 @@ def mixed_candidates(bench: Bench, splits: Sequence[Choice]) -> tuple[list[Candi
     """The partition's fleet on each split's rollout GPUs, and what to say about mixed fleets."""
     problem = bench.problem
     if problem.router is None:
-        return [], ("mixed fleets are not considered: no measured router (planner.router) says which trajectories it recognises",)
+        return [], (
+            "mixed fleets are not considered: no measured router (planner.router_accuracy, planner.router_tail_recall) "
+            "says which trajectories it recognises",
+        )
     if len(bench.curves) < 2 or not splits:
         return [], ()
     requests = planning_requests(problem.lengths, problem.regime)
