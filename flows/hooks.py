@@ -19,7 +19,8 @@ def end_as(status: str) -> Hook:
     def hook(_flow: Flow, flow_run: FlowRun, _state: State) -> None:
         parameters = TrainParameters.model_validate(flow_run.parameters.get("parameters", {}))
         config = parameters.load()
-        root = Path(config.run.root if config.run.resume is None else Path(config.run.resume).parent).resolve()
+        resumed = config.run.resumed_folder
+        root = Path(config.run.root).resolve() if resumed is None else resumed.parent
         run_dir = find_run(root, str(flow_run.id))
         if run_dir is not None:
             end_run_folder(run_dir, status)

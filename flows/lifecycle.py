@@ -1,14 +1,15 @@
 """From a configuration to a running session and back to nothing, whatever happens in between.
 
-Opened in this order and closed in reverse: run folder, MLflow experiment, session, MLflow run, recorder.
+Opened in this order and closed in reverse: run folder, with its lock, MLflow experiment, session, MLflow run, recorder.
 """
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from prefect import runtime
+from prefect import get_run_logger, runtime
 from prefect.exceptions import TerminationSignal
 
 from flows.artifacts import RunArtifacts
@@ -16,11 +17,12 @@ from flows.board import current_board
 from flows.guard import kept_sigterm
 from flows.stopping import forget_stop
 from libra_core.config import LibraConfig
-from libra_core.errors import LibraError
+from libra_core.errors import LibraError, on_the_disk
 from libra_core.tracking.labels import run_labels
 from libra_core.tracking.open import OpenTracker, check_tracker, open_tracker
 from libra_core.tracking.recorder import Recorder, register_recorder
-from libra_core.tracking.run_folder import discard_run_folder, make_run_folder, remember_flow_run, update_journal
+from libra_core.tracking.run_folder import discard_run_folder, read_journal, remember_flow_run, update_journal
+from libra_core.tracking.run_owner import owned_run_folder
 from libra_core.tracking.summary import RunPlace
 from libra_core.types.session import SessionRef
 from tasks.connection import backend, connect
@@ -46,14 +48,15 @@ def training_run(config: LibraConfig) -> Iterator[TrainingRun]:
     Raises:
         LibraError: when something cannot be started; then no run folder is left behind either.
     """
-    run_dir = make_run_folder(config)
-    forget_stop(run_dir)
-    flow_run_id = str(runtime.flow_run.id or "")
-    if flow_run_id:
-        remember_flow_run(run_dir.parent, flow_run_id, run_dir)
     with ExitStack() as stack:
+        run_dir = stack.enter_context(owned_run_folder(config))
         if config.run.resume is None:
             stack.enter_context(_discarded_on_error(run_dir))
+        with on_the_disk(run_dir):
+            forget_stop(run_dir)
+            flow_run_id = str(runtime.flow_run.id or "")
+            if flow_run_id:
+                remember_flow_run(run_dir.parent, flow_run_id, run_dir)
         run = _open(config, run_dir, stack)
         status = "FAILED"
         try:
@@ -68,13 +71,17 @@ def training_run(config: LibraConfig) -> Iterator[TrainingRun]:
 
 
 def _open(config: LibraConfig, run_dir: Path, stack: ExitStack) -> TrainingRun:
-    check_tracker(config)
+    if news := check_tracker(config, run_dir):
+        get_run_logger().warning(news)
+        current_board().phase(news, 0.0)
+    clear_leftovers(run_dir)
+    stack.callback(_forget_session, run_dir)
     with kept_sigterm():
         session = backend().open_session(config, run_dir, current_board().phase)
-        stack.callback(_close, session, run_dir)
+        stack.callback(backend().close_session, session)
         update_journal(run_dir, session=session)
         first_step = connect(session).trainer.version()
-    labels = run_labels(config, run_dir, str(runtime.flow_run.id or ""), str(runtime.flow_run.ui_url or ""))
+    labels = run_labels(config, run_dir, str(runtime.flow_run.id or ""), flow_run_page())
     tracker: OpenTracker = open_tracker(config, run_dir, labels)
     recorder = Recorder(run_dir, tracker.tracker, first_step=first_step)
     register_recorder(session.run_id, recorder)
@@ -89,10 +96,26 @@ def _open(config: LibraConfig, run_dir: Path, stack: ExitStack) -> TrainingRun:
     )
 
 
-def _close(session: SessionRef, run_dir: Path) -> None:
-    backend().close_session(session)
-    if run_dir.exists():
+def clear_leftovers(run_dir: Path) -> None:
+    """Remove what a killed process of this run left on this host, while the journal still knows it."""
+    left = read_journal(run_dir).session
+    if left is not None:
+        backend().close_session(left)
         update_journal(run_dir, session=None)
+
+
+def flow_run_page() -> str:
+    """Where a browser finds the flow run; empty with a private server, which has no pages."""
+    page = str(runtime.flow_run.ui_url or "")
+    return page if urlsplit(page).scheme else ""
+
+
+def _forget_session(run_dir: Path) -> None:
+    """A disk that is full or gone does not keep the rest from being closed; whoever resumes closes a session twice."""
+    try:
+        update_journal(run_dir, session=None)
+    except (OSError, LibraError) as error:
+        get_run_logger().warning(f"{run_dir} still names its session: {error}")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import typer
 
 from flows.output import json_output
 from flows.running import chosen_run
+from libra_core.errors import on_the_disk
 
 REQUEST = "stop.request"
 STOPPED = 75
@@ -16,7 +17,8 @@ STOPPED = 75
 
 
 def ask_to_stop(run_dir: Path) -> None:
-    (run_dir / REQUEST).touch()
+    with on_the_disk(run_dir):
+        (run_dir / REQUEST).touch()
 
 
 def asked_to_stop(run_dir: Path) -> bool:

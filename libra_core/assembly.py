@@ -28,13 +28,14 @@ def open_session(config: LibraConfig, run_dir: Path, report: Report) -> SessionR
     if config.backend.kind == "simulated":
         return _open_simulated(config, run_dir, report)
     from libra_core.engines.model_folder import check_model_folder
-    from libra_core.runtime.session import require_memory, start_session
+    from libra_core.runtime.session import require_memory, resume_point, start_session
 
     require_memory(config)
+    checkpoint = resume_point(config, report)
     prepare_missing(config, report)
     folder = prepare_policy(config, report)
     check_model_folder(folder, layout=config.training.layout, engine_degrees=tuple(group.tp for group in config.rollout.engines))
-    session = start_session(config, folder, run_dir, report)
+    session = start_session(config, folder, run_dir, report, checkpoint)
     _sessions[session.ref.run_id] = session
     return session.ref
 

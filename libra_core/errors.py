@@ -1,5 +1,9 @@
 """The one error vocabulary. A `LibraError` is a sentence for a person: it names the value, the bound and the remedy."""
 
+import errno
+from collections.abc import Generator
+from contextlib import contextmanager
+
 
 class LibraError(Exception):
     """Anything Libra stops for on purpose. The command line prints the sentence and exits with `exit_code`."""
@@ -63,3 +67,40 @@ class NumericsError(LibraError):
     """Two computations that must agree do not: silent mismatch between sampler and trainer, or a failed check."""
 
     exit_code = 4
+
+
+_OTHER_FOLDER = "choose a folder that this user may write"
+_NO_FOLDER = "name a folder"
+_SPACE = "free some space, or choose a folder elsewhere"
+_OF_THE_DISK = {
+    errno.ENOSPC: _SPACE,
+    errno.EDQUOT: _SPACE,
+    errno.EACCES: _OTHER_FOLDER,
+    errno.EPERM: _OTHER_FOLDER,
+    errno.EROFS: _OTHER_FOLDER,
+    errno.ENOTDIR: _NO_FOLDER,
+    errno.EISDIR: "name a file",
+    errno.EEXIST: _NO_FOLDER,
+    errno.ENOENT: "was it removed?",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ELOOP: _OTHER_FOLDER,
+    errno.EIO: "look after the disk",
+    errno.ESTALE: "look after the file server",
+}
+"""What to do about an `OSError` of the file system; sockets and processes have other numbers."""
+
+
+@contextmanager
+def on_the_disk(place: object, remedy: str = "") -> Generator[None]:
+    """What the file system refuses inside the block is a sentence that names the file, or `place` where the system names none.
+
+    Raises:
+        ResourceError: for an `OSError` of the file system; other errors pass.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _OF_THE_DISK:
+            raise
+        what = f"{error.strerror}; {remedy or _OF_THE_DISK[error.errno]}"
+        raise ResourceError(f"cannot use {error.filename or place}: {what}") from error

@@ -2,7 +2,8 @@
 
 import difflib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from libra_core.config.base import kind_of, sections_of
+from libra_core.config.databases import WITH_A_MEANING, sqlite_url
 from libra_core.config.models import LibraConfig
-from libra_core.errors import ConfigError
+from libra_core.errors import ConfigError, on_the_disk
 
 _EXTENDS = "extends"
 
@@ -57,10 +59,14 @@ _FEW_TRANSACTIONS = {
 next subflow: the server answers 503 and the client sleeps two seconds, in nearly every iteration."""
 
 
+_PREFECT_DATABASES = {"PREFECT_API_DATABASE_CONNECTION_URL", "PREFECT_SERVER_DATABASE_CONNECTION_URL"}
+
+
 def process_environment(root: Path, *, quiet: bool = False) -> None:
     """Settle where Prefect, MLflow and Ray keep their state and what they may send; values already set win.
 
     Call it before any of them is imported. `quiet` leaves Prefect's console to warnings (its server still gets every line).
+    Raises `ResourceError` for a folder that cannot be made.
     """
     defaults = {
         "PREFECT_HOME": str((root / "prefect").resolve()),
@@ -84,7 +90,35 @@ def process_environment(root: Path, *, quiet: bool = False) -> None:
         defaults["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "WARNING"
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
-    Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
+    home = Path(os.environ["PREFECT_HOME"])
+    with on_the_disk(home, "choose another run.root or PREFECT_HOME"):
+        home.mkdir(parents=True, exist_ok=True)
+    if not os.environ.keys() & _PREFECT_DATABASES and any(mark in str(home) for mark in WITH_A_MEANING):
+        # Prefect pastes the path into an address as it is.
+        os.environ["PREFECT_API_DATABASE_CONNECTION_URL"] = sqlite_url(home.absolute() / "prefect.db", "aiosqlite")
+
+
+def prefect_home() -> Path:
+    """Where Prefect keeps its state, after `process_environment`."""
+    return Path(os.environ["PREFECT_HOME"])
+
+
+def tracking_uri_of_environment() -> str | None:
+    """`MLFLOW_TRACKING_URI`, as whoever started this process has set it."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or None
+
+
+@contextmanager
+def kept_variable(name: str) -> Generator[None]:
+    """What a library writes there inside the block is for itself; children and later configurations see what was there before."""
+    before = os.environ.get(name)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before
 
 
 def server_environment(host: str, port: int) -> None:

@@ -1,5 +1,6 @@
 """Where and how the run executes: backend, Ray, Prefect, MLflow."""
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, field_validator
@@ -33,7 +34,7 @@ class TrackingConfig(Section):
     """MLflow and the run folder."""
 
     mlflow_uri: str | None = None
-    """Unset: `sqlite:///<run root>/mlflow.db`. `off` writes only the run folder."""
+    """Unset: `MLFLOW_TRACKING_URI` of the environment, else `mlflow.db` under the run root. `off` writes only the run folder."""
     experiment: str = "libra"
     baseline: str = "libra"
     """Tag that comparisons group by."""
@@ -55,4 +56,18 @@ class RunConfig(Section):
     root: str = "runs"
     """Run folders are made under it, and the warm-start cache and databases live beside them."""
     resume: str | None = None
-    """Run folder to continue from its newest checkpoint."""
+    """Run folder to continue from its newest whole checkpoint, or one of its `checkpoints/step-…`."""
+
+    @property
+    def resumed_folder(self) -> Path | None:
+        """Folder of the run that is continued, also where one of its checkpoints is named."""
+        if self.resume is None:
+            return None
+        path = Path(self.resume).resolve()
+        return path.parent.parent if path.parent.name == "checkpoints" else path
+
+    @property
+    def resumed_checkpoint(self) -> Path | None:
+        """The checkpoint that is named; None where the newest whole one is meant."""
+        path = None if self.resume is None else Path(self.resume).resolve()
+        return path if path is not None and path != self.resumed_folder else None

@@ -8,13 +8,15 @@ from typing import Any
 import ray
 
 from libra_core.config import LibraConfig
+from libra_core.engines.checkpoint_files import FOLDER as CHECKPOINTS
+from libra_core.engines.checkpoint_files import prune_checkpoints
 from libra_core.errors import ConfigError
 from libra_core.runtime.asking import CALL_DEADLINE_S, ask
 from libra_core.runtime.fleet import ActorHandle
 from libra_core.runtime.hybrid_feed import HybridFeed
 from libra_core.runtime.hybrid_pool import Recovery
 from libra_core.runtime.store import Receipt
-from libra_core.runtime.trainer_group import TrainerGroup, prune_checkpoints
+from libra_core.runtime.trainer_group import TrainerGroup
 from libra_core.runtime.transitions import TransitionOutcome
 from libra_core.types.batch import StepAccount
 from libra_core.types.ids import BatchId, PolicyVersion
@@ -31,7 +33,7 @@ class TrainerClient:
         self, config: LibraConfig, run_dir: Path, ranks: TrainerGroup, store: ActorHandle, hybrids: HybridFeed | None = None
     ) -> None:
         self._config = config
-        self._checkpoints = run_dir / "checkpoints"
+        self._checkpoints = run_dir / CHECKPOINTS
         self._ranks = ranks
         self._store = store
         self._carried: dict[str, Callable[[], Any]] = {}

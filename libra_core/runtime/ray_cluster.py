@@ -1,6 +1,7 @@
 """Joining or starting Ray: a private cluster on this machine, or somebody's by address. Ends what it started."""
 
 import logging
+import os
 import shutil
 import signal
 import socket
@@ -8,6 +9,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import ray
 
 from libra_core.errors import ResourceError
@@ -18,6 +20,7 @@ logger = logging.getLogger(__name__)
 NAMESPACE_PREFIX = "libra-"
 _OBJECT_STORE_BYTES = 512 << 20
 _KNOCK_S = 10.0
+_END_S = 5.0
 
 
 def temp_folder(namespace: str) -> Path:
@@ -80,6 +83,26 @@ def leave(namespace: str, logs_to: Path) -> None:
     with _own_signals():
         ray.shutdown()
     remove_private(namespace, logs_to)
+
+
+def end_private(namespace: str) -> None:
+    """End what a private cluster whose driver was killed still runs on this host: its servers name its folder."""
+    folder = str(temp_folder(namespace))
+    left = [process for process in psutil.process_iter() if process.pid != os.getpid() and _names(process, folder)]
+    for process in left:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    _, stubborn = psutil.wait_procs(left, timeout=_END_S)
+    for process in stubborn:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def _names(process: psutil.Process, folder: str) -> bool:
+    try:
+        return any(f"{folder}/" in f"{argument}/" for argument in process.cmdline()) and process.uids().real == os.getuid()
+    except psutil.Error:
+        return False
 
 
 def remove_private(namespace: str, logs_to: Path) -> None:

@@ -268,8 +268,7 @@ class FleetRouter:
 
 def open_router(config: LibraConfig, model_folder: str, run_dir: Path) -> FleetRouter:
     """The router of a run, with the engines' laws where they are known and what an earlier part of the run has learnt."""
-    resumed = None if config.run.resume is None else Path(config.run.resume)
-    return FleetRouter(config, laws=_laws(config, model_folder), folder=run_dir, resumed=resumed)
+    return FleetRouter(config, laws=_laws(config, model_folder), folder=run_dir, resumed=config.run.resumed_folder)
 
 
 def _laws(config: LibraConfig, model_folder: str) -> dict[int, EngineLaw] | None:

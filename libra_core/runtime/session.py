@@ -4,7 +4,7 @@ import logging
 import secrets
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ import ray
 from ray.exceptions import RayError
 
 from libra_core.config import LibraConfig
+from libra_core.engines.checkpoint_files import chosen_checkpoint, foreign_model, set_aside_newer
+from libra_core.engines.model_folder import read_model_facts
 from libra_core.errors import CheckpointError, ConfigError, LibraError, ResourceError
 from libra_core.planning.run_forecast import RunForecaster
 from libra_core.planning.run_laws import load_run_laws
@@ -32,7 +34,8 @@ from libra_core.runtime.rollout_client import RolloutClient
 from libra_core.runtime.scorer import RewardActor
 from libra_core.runtime.specs import plan_of, shared_memory
 from libra_core.runtime.store import StoreSpec, TrajectoryStoreActor
-from libra_core.runtime.trainer_group import TrainerGroup, checkpoints
+from libra_core.runtime.trainer_group import TrainerGroup
+from libra_core.tracking.run_folder import note_session
 from libra_core.types.ids import PolicyVersion
 from libra_core.types.plan import Plan
 from libra_core.types.session import SessionRef
@@ -85,7 +88,8 @@ class Session:
 
 
 def remove_leftovers(session: SessionRef) -> None:
-    """What a run leaves on this host when its process was killed; its actors end with that process."""
+    """What a run leaves on this host when its process was killed; its actors end with that process, Ray's own may linger."""
+    ray_cluster.end_private(session.namespace)
     ray_cluster.remove_private(session.namespace, _logs(session))
     shutil.rmtree(shared_memory(session.namespace), ignore_errors=True)
 
@@ -94,22 +98,23 @@ def _logs(session: SessionRef) -> Path:
     return Path(session.run_dir) / "logs"
 
 
-def start_session(config: LibraConfig, model_folder: Path, run_dir: Path, report: Report) -> Session:
+def start_session(
+    config: LibraConfig, model_folder: Path, run_dir: Path, report: Report, resume_from: Path | None = None
+) -> Session:
     """Start Ray and every actor, restore a checkpoint when the run resumes, and let rollout begin.
 
     Raises:
         LibraError: with everything that was started ended again.
     """
     require_memory(config)
-    resume_from = None if config.run.resume is None else newest_checkpoint(Path(config.run.resume))
+    if resume_from is not None:
+        _require_model(resume_from, model_folder)
     run_id = f"{run_dir.name}-{secrets.token_hex(3)}"
     namespace = f"{ray_cluster.NAMESPACE_PREFIX}{run_id}"
+    ref = SessionRef(run_id=run_id, run_dir=str(run_dir), ray_address=config.backend.ray_address, namespace=namespace)
+    note_session(run_dir, ref)
     report("starting Ray", 0.0)
-    address = _connect(config, namespace)
-    session = Session(
-        ref=SessionRef(run_id=run_id, run_dir=str(run_dir), ray_address=address, namespace=namespace),
-        config=config,
-    )
+    session = Session(ref=replace(ref, ray_address=_connect(config, namespace)), config=config)
     try:
         _start_actors(session, str(model_folder), resume_from, report)
     except BaseException:
@@ -134,6 +139,7 @@ def _start_actors(session: Session, model_folder: str, resume_from: Path | None,
     report("starting the trainer", 0.1)
     ranks = TrainerGroup(_started("the trainer", starting_trainers, config.training.start_deadline_s))
     version, cursor, carried = _restore(config, ranks, resume_from)
+    _go_on_from(resume_from, session.ref)
     store = actor(TrajectoryStoreActor, "store").remote(_store_spec(config), cursor)
     scorer = actor(RewardActor, "scorer").remote(config, model_folder, store)
     coordinator = actor(RolloutCoordinatorActor, "coordinator").remote(config, model_folder, cursor, version, session.ref.run_dir)
@@ -214,6 +220,14 @@ def _restore(
     return version, PromptCursor(next_index=cursor["next_index"], untrained=tuple(cursor["untrained"])), extra
 
 
+def _go_on_from(checkpoint: Path | None, session: SessionRef) -> None:
+    """What this run saved later belongs to a past that it does again."""
+    if checkpoint is None or not checkpoint.is_relative_to(Path(session.run_dir).resolve()):
+        return
+    for later in set_aside_newer(checkpoint):
+        logger.warning("%s was saved after the checkpoint that the run goes on from, and is kept under this name", later)
+
+
 def _store_spec(config: LibraConfig) -> StoreSpec:
     loss = config.training.loss
     needs_all = loss.kl_coefficient > 0 or loss.entropy_coefficient > 0
@@ -237,13 +251,24 @@ def require_memory(config: LibraConfig) -> None:
         )
 
 
-def newest_checkpoint(run_dir: Path) -> Path:
-    """The folder that a resume starts from; raises `CheckpointError` when the run has none."""
-    if not run_dir.is_dir():
-        raise CheckpointError(f"no run folder at {run_dir} to resume; name one of the folders under run.root")
-    found = checkpoints(run_dir / "checkpoints")
-    if not found:
-        raise CheckpointError(
-            f"{run_dir} holds no checkpoint yet (one is written every training.checkpoint.every_steps); start the run anew"
-        )
-    return found[-1]
+def resume_point(config: LibraConfig, report: Report) -> Path | None:
+    """The checkpoint that the run goes on from, read through once; None for a fresh run. Says so where it is not the newest.
+
+    Raises:
+        CheckpointError: the run has none that is whole, or the one that is named is not.
+    """
+    folder = config.run.resumed_folder
+    if folder is None:
+        return None
+    report("checking the checkpoint", 0.0)
+
+    def say(sentence: str) -> None:
+        logger.warning("%s", sentence)
+        report(sentence, 0.0)
+
+    return chosen_checkpoint(folder, config.run.resumed_checkpoint, say)
+
+
+def _require_model(checkpoint: Path, model_folder: Path) -> None:
+    if wrong := foreign_model(checkpoint, asdict(read_model_facts(model_folder))):
+        raise CheckpointError(wrong)

@@ -1,8 +1,6 @@
 """Client of the training world: the same call to every rank, one deadline, and the name of the rank that died."""
 
-import shutil
 import time
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -89,14 +87,3 @@ def _verdict(what: str, references: list[Any]) -> LibraError:
     if isinstance(cause, LibraError):
         return cause
     return TrainerLostError(f"trainer rank {rank} failed during {what}: {type(cause).__name__}: {first_line(cause)}")
-
-
-def prune_checkpoints(folder: Path, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints."""
-    for old in checkpoints(folder)[:-keep]:
-        shutil.rmtree(old)
-
-
-def checkpoints(folder: Path) -> list[Path]:
-    """Checkpoint folders, oldest first."""
-    return sorted(path for path in folder.glob("step-*") if path.is_dir())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from libra_core.config import LibraConfig
 from libra_core.tracking.buffered import BufferedTracker
-from libra_core.tracking.mlflow_tracker import RunLabels, mlflow_uri, open_experiment, start_run
+from libra_core.tracking.mlflow_tracker import RunLabels, knows_run, mlflow_uri, open_experiment, start_run
 from libra_core.tracking.recorder import FileTracker, NullTracker
 from libra_core.tracking.run_folder import read_journal, update_journal
 
@@ -19,11 +19,23 @@ class OpenTracker:
     url: str | None
 
 
-def check_tracker(config: LibraConfig) -> None:
-    """Fail before anything expensive starts; raises `ResourceError`."""
+def check_tracker(config: LibraConfig, run_dir: Path) -> str | None:
+    """Fail before anything expensive starts. Returns a sentence when a resumed run cannot go on in its MLflow run.
+
+    It then gets a new one: the folder was moved, the store is another one, or the run was deleted there.
+
+    Raises:
+        ResourceError: MLflow cannot be used.
+    """
     uri = mlflow_uri(config)
-    if uri is not None:
-        open_experiment(config, uri)
+    if uri is None:
+        return None
+    open_experiment(config, uri)
+    run_id = read_journal(run_dir).mlflow_run_id
+    if run_id is None or knows_run(uri, run_id):
+        return None
+    update_journal(run_dir, mlflow_run_id=None, mlflow_uri=None)
+    return f"MLflow at {uri} does not know run {run_id} of {run_dir}; the training goes on in a new MLflow run"
 
 
 def open_tracker(config: LibraConfig, run_dir: Path, labels: RunLabels) -> OpenTracker:

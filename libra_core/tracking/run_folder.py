@@ -3,12 +3,15 @@
 import json
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from libra_core.config import LibraConfig, resolved_yaml
-from libra_core.errors import CheckpointError
+from libra_core.errors import CheckpointError, on_the_disk
 from libra_core.types.session import SessionRef
 
 _JOURNAL = "journal.json"
@@ -29,21 +32,34 @@ class Journal:
     session: SessionRef | None = None
     """Set while actors may be alive."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+
+
+_JOURNALS = TypeAdapter(Journal)
+
 
 def make_run_folder(config: LibraConfig) -> Path:
     """`<root>/<name>-<timestamp>-s<seed>` with `config.yaml` and an empty journal, or the folder that is resumed.
 
     Raises:
         CheckpointError: when the folder to resume holds no journal.
+        ResourceError: when it cannot be written.
     """
-    if config.run.resume is not None:
-        run_dir = Path(config.run.resume).resolve()
-        read_journal(run_dir)
-        (run_dir / "config.resumed.yaml").write_text(resolved_yaml(config), encoding="utf-8")
-        return run_dir
-    run_dir = _fresh_folder(Path(config.run.root).resolve(), f"{config.run.name}-{time.strftime('%Y%m%d-%H%M%S')}-s{config.seed}")
-    (run_dir / "config.yaml").write_text(resolved_yaml(config), encoding="utf-8")
-    write_journal(run_dir, Journal())
+    resumed = config.run.resumed_folder
+    if resumed is not None:
+        read_journal(resumed)
+        with on_the_disk(resumed):
+            write_atomically(resumed / "config.resumed.yaml", resolved_yaml(config))
+        return resumed
+    root = Path(config.run.root).resolve()
+    with on_the_disk(root, "choose another run.root"):
+        run_dir = fresh_folder(root, f"{config.run.name}-{time.strftime('%Y%m%d-%H%M%S')}-s{config.seed}")
+        try:
+            write_atomically(run_dir / "config.yaml", resolved_yaml(config))
+            write_journal(run_dir, Journal())
+        except OSError:
+            shutil.rmtree(run_dir, ignore_errors=True)
+            raise
     return run_dir
 
 
@@ -53,17 +69,29 @@ def discard_run_folder(run_dir: Path) -> None:
         shutil.rmtree(run_dir, ignore_errors=True)
 
 
+def run_folders(root: Path) -> list[Path]:
+    """Every run folder under `root`, the one that was written last first."""
+    written: list[tuple[float, Path]] = []
+    for journal in root.glob(f"*/{_JOURNAL}"):
+        with suppress(OSError):  # another process has just discarded it
+            written.append((journal.stat().st_mtime, journal.parent))
+    return [folder for _, folder in sorted(written, reverse=True)]
+
+
 def read_journal(run_dir: Path) -> Journal:
     """Raises `CheckpointError` when there is none or when it is damaged."""
     path = run_dir / _JOURNAL
     try:
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        session = values.pop("session", None)
-        return Journal(**values, session=SessionRef(**session) if session else None)
-    except FileNotFoundError:
+        return _JOURNALS.validate_json(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
         raise CheckpointError(f"{run_dir} is not a run folder: it holds no {_JOURNAL}; name a folder under run.root") from None
-    except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{path} is damaged ({error}); start a new run or restore the file") from None
+    except ValidationError as error:
+        detail = error.errors()[0]
+        where = ".".join(str(part) for part in detail["loc"])
+        what = f"{where}: {detail['msg']}" if where else detail["msg"]
+        raise CheckpointError(f"{path} is damaged ({what}); start a new run or restore the file") from None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror}); start a new run or restore the file") from None
 
 
 def write_journal(run_dir: Path, journal: Journal) -> None:
@@ -76,10 +104,20 @@ def update_journal(run_dir: Path, **changes: Any) -> Journal:
     return journal
 
 
+def note_session(run_dir: Path, session: SessionRef) -> None:
+    """Before anything starts, so that whoever resumes knows what a killed start left. A session without a run has no journal."""
+    if (run_dir / _JOURNAL).exists():
+        update_journal(run_dir, session=session)
+
+
 def write_atomically(path: Path, text: str) -> None:
     """A reader, also one after a crash, sees the old text or all of the text, never a part."""
     temporary = path.with_name(f".{path.name}.part")
-    temporary.write_text(text, encoding="utf-8")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
     temporary.replace(path)
 
 
@@ -92,14 +130,14 @@ def remember_flow_run(root: Path, flow_run_id: str, run_dir: Path) -> None:
 
 def find_run(root: Path, flow_run_id: str) -> Path | None:
     """The run folder of a flow run, or None when the flow ended before it had one."""
-    path = root / _FLOW_RUNS / flow_run_id
-    if not path.exists():
+    try:
+        run_dir = Path((root / _FLOW_RUNS / flow_run_id).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
         return None
-    run_dir = Path(path.read_text(encoding="utf-8"))
-    return run_dir if run_dir.exists() else None
+    return run_dir if run_dir.is_dir() else None
 
 
-def _fresh_folder(root: Path, name: str) -> Path:
+def fresh_folder(root: Path, name: str) -> Path:
     """Two runs that start within one second get different folders."""
     root.mkdir(parents=True, exist_ok=True)
     for number in range(1, 100):

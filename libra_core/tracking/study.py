@@ -9,11 +9,11 @@ from typing import Any
 
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
-from mlflow.tracking import set_tracking_uri
 
 from libra_core.config import LibraConfig
 from libra_core.config.runtime import RunConfig, TrackingConfig
-from libra_core.tracking.mlflow_tracker import flat_params, mlflow_uri, open_experiment
+from libra_core.tracking.mlflow_tracker import client_of, flat_params, mlflow_uri, open_experiment
+from libra_core.tracking.one_writer import one_writer
 from libra_core.tracking.study_figures import draw_figures
 
 RESULTS, RUNS = "results.json", "runs.json"
@@ -47,12 +47,14 @@ def log_study(folder: Path, root: str, mlflow_setting: str | None) -> StudyPlace
     if uri is None:
         return StudyPlace(folder=str(folder), mlflow_url=None, parent_run_id=None, num_runs=len(runs))
     experiment = open_experiment(config, uri)
-    set_tracking_uri(uri)
-    client = MlflowClient(tracking_uri=uri)
-    parent = _parent(client, experiment, results, folder, figures)
+    client = client_of(uri)
+    with one_writer(uri):
+        parent = _parent(client, experiment, results, folder, figures)
     for run in runs:
-        _child(client, experiment, parent, run, results)
-    client.set_terminated(parent, "FINISHED")
+        with one_writer(uri):
+            _child(client, experiment, parent, run, results)
+    with one_writer(uri):
+        client.set_terminated(parent, "FINISHED")
     return StudyPlace(folder=str(folder), mlflow_url=_url(uri, experiment), parent_run_id=parent, num_runs=len(runs))
 
 

@@ -8,8 +8,8 @@ import psutil
 import pytest
 
 from libra_core import assembly
+from libra_core.engines.checkpoint_files import complete_checkpoints
 from libra_core.errors import CheckpointError, DeadlineError, TrainerLostError
-from libra_core.runtime.session import newest_checkpoint
 from tests.integration.sessions import iterate, own_processes, random_policy, reported, run_until, session, small_config
 
 pytestmark = pytest.mark.integration
@@ -119,7 +119,8 @@ def test_a_damaged_checkpoint_is_refused_and_the_refusal_leaves_nothing_running(
     with session(config, first) as connection:
         iterate(connection, 0)
         connection.trainer.save(1)
-    victim = max((file for file in newest_checkpoint(first).rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
+    saved = complete_checkpoints(first / "checkpoints")[-1]
+    victim = max((file for file in saved.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
     victim.write_bytes(victim.read_bytes()[:-64])
     resumed = small_config(model, tmp_path, run={"root": str(tmp_path), "resume": str(first)})
     with pytest.raises(CheckpointError):

@@ -1,6 +1,5 @@
 """Sharded checkpoints: Megatron's dist checkpoint, our progress beside it, and a marker that vouches for every file."""
 
-import hashlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ import torch.distributed as dist
 from megatron.core import dist_checkpointing, tensor_parallel
 from safetensors.torch import load_file, save_file
 
+from libra_core.engines.checkpoint_files import PARTIAL, PROGRESS, RNG, damage_of, foreign_model, put_in_place, write_marker
 from libra_core.engines.megatron import shard_writer
 from libra_core.engines.megatron.cpu_shim import repair_distributed_optimizer
 from libra_core.engines.megatron.model import TrainedModel
@@ -21,9 +21,6 @@ from libra_core.errors import CheckpointError
 from libra_core.types.ids import BatchId, PolicyVersion
 from libra_core.types.reports import UpdateReport
 
-MARKER = "COMPLETE.json"
-_PROGRESS = "progress.json"
-_RNG = "rng.safetensors"
 _SHARDS = "shards"
 _OPTIMIZER_METADATA = {"distrib_optim_sharding_type": "fully_reshardable"}
 """Megatron's default format cannot be loaded in another layout, and raises on flattened ranges in 0.16."""
@@ -43,7 +40,7 @@ class Progress:
 
 def save(folder: Path, model: TrainedModel, progress: Progress, extra: Mapping[str, Any], world: World) -> None:
     """Collective. Everything is written beside `folder` and renamed last: a killed save leaves nothing under its name."""
-    partial = folder.with_name(folder.name + ".partial")
+    partial = folder.with_name(folder.name + PARTIAL)
     if world.rank == 0:
         shutil.rmtree(partial, ignore_errors=True)
         (partial / _SHARDS).mkdir(parents=True)
@@ -54,12 +51,11 @@ def save(folder: Path, model: TrainedModel, progress: Progress, extra: Mapping[s
     rng = _gather_rng()
     dist.barrier()
     if world.rank == 0:
-        save_file(rng, partial / _RNG)
+        save_file(rng, partial / RNG)
         content = {"progress": asdict(progress), "extra": dict(extra), "model": asdict(model.facts)}
-        (partial / _PROGRESS).write_text(json.dumps(content))
-        (partial / MARKER).write_text(json.dumps(_listing(partial)))
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
+        (partial / PROGRESS).write_text(json.dumps(content))
+        write_marker(partial)
+        put_in_place(partial, folder)
     dist.barrier()
 
 
@@ -73,7 +69,7 @@ def load(folder: Path, model: TrainedModel, world: World) -> tuple[Progress, dic
     dist.broadcast_object_list(verdict, src=0)
     if verdict[0] is not None:
         raise CheckpointError(verdict[0])
-    content = json.loads((folder / _PROGRESS).read_text())
+    content = json.loads((folder / PROGRESS).read_text())
     saved = content["progress"]
     report = UpdateReport(**saved["report"]) if saved["report"] else None
     progress = Progress(version=saved["version"], adam_steps=saved["adam_steps"], batch_id=saved["batch_id"], report=report)
@@ -84,7 +80,7 @@ def load(folder: Path, model: TrainedModel, world: World) -> tuple[Progress, dic
     _restore_zero_step(state["optimizer"])
     model.optimizer.load_state_dict(state["optimizer"])
     set_adam_steps(model, progress.adam_steps)
-    _restore_rng(load_file(folder / _RNG))
+    _restore_rng(load_file(folder / RNG))
     return progress, content["extra"]
 
 
@@ -143,38 +139,6 @@ def _restore_rng(saved: dict[str, torch.Tensor]) -> None:
         tensor_parallel.get_cuda_rng_tracker().set_states(mine)
 
 
-def _listing(folder: Path) -> dict[str, dict[str, Any]]:
-    files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != MARKER)
-    return {str(file.relative_to(folder)): {"bytes": file.stat().st_size, "sha256": _sha256(file)} for file in files}
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def _complaint(folder: Path, facts: dict[str, Any]) -> str | None:
     """Why this checkpoint cannot be used, or None."""
-    remedy = "resume from another checkpoint of the run"
-    try:
-        listing = json.loads((folder / MARKER).read_text())
-    except OSError:
-        return f"{folder} is not a complete checkpoint ({MARKER} is missing); {remedy}"
-    except ValueError:
-        return f"{folder}/{MARKER} is damaged; {remedy}"
-    for name, expected in listing.items():
-        file = folder / name
-        if not file.is_file():
-            return f"{folder} is damaged: {name} is missing; {remedy}"
-        if file.stat().st_size != expected["bytes"]:
-            return f"{folder} is damaged: {name} has {file.stat().st_size} bytes instead of {expected['bytes']}; {remedy}"
-        if _sha256(file) != expected["sha256"]:
-            return f"{folder} is damaged: the checksum of {name} does not match; {remedy}"
-    saved = json.loads((folder / _PROGRESS).read_text())["model"]
-    wrong = sorted(key for key in facts if facts[key] != saved.get(key))
-    if wrong:
-        key = wrong[0]
-        return (
-            f"{folder} holds a model with {key} {saved.get(key)}, but the run trains {facts[key]}; set model.path to that model"
-        )
-    return None
+    return damage_of(folder) or foreign_model(folder, facts)

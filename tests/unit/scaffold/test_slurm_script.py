@@ -17,7 +17,11 @@ run=runs/slurm-7-20260101-000000-s0
 mkdir -p $run/checkpoints
 if [ -e ends ]; then exit "$(cat ends)"; fi
 for _ in $(seq 1000); do
-  if [ -e $run/stop.request ]; then mkdir $run/checkpoints/step-000003; exit 75; fi
+  if [ -e $run/stop.request ]; then
+    mkdir $run/checkpoints/step-000003
+    touch $run/checkpoints/step-000003/COMPLETE.json
+    exit 75
+  fi
   sleep 0.05
 done
 exit 9
@@ -89,7 +93,8 @@ def test_a_failed_job_is_not_queued_again(job: Path, start: Start) -> None:
 
 
 def test_a_job_that_died_before_its_first_checkpoint_starts_anew(job: Path, start: Start) -> None:
-    (job / "runs/slurm-7-20260101-000000-s0/checkpoints").mkdir(parents=True)
+    """A save that was cut off is none."""
+    (job / "runs/slurm-7-20260101-000000-s0/checkpoints/step-000003.partial").mkdir(parents=True)
     (job / "ends").write_text("0")
     assert start().wait(60) == 0
     assert "--resume" not in (job / "started").read_text()
