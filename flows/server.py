@@ -1,11 +1,19 @@
 """Prefect's server: the one that is configured, or a private one of this process."""
 
+import random
+from contextlib import AbstractContextManager, nullcontext
+
 import httpx
 from prefect.client.orchestration import get_client
 from prefect.exceptions import PrefectHTTPStatusError
-from prefect.settings import PREFECT_API_URL
+from prefect.settings import PREFECT_API_URL, PREFECT_HOME
 
+from flows.first_start import one_makes_the_database
 from libra_core.errors import ResourceError
+
+_PORTS = range(10_000, 30_000)
+"""Of private servers: below those that the kernel gives to connections, and many. Prefect draws from 1000, does not notice
+that another server has taken the port since, and would work with that one until it ends."""
 
 
 def ensure_server() -> None:
@@ -13,11 +21,16 @@ def ensure_server() -> None:
 
     Raises:
         ResourceError: when there is no server to work with.
+        DeadlineError: when another process does not get Prefect's database ready.
     """
     url = PREFECT_API_URL.value()
+    alone: AbstractContextManager[None] = nullcontext() if url else one_makes_the_database(PREFECT_HOME.value())
     try:
-        with get_client(sync_client=True) as client:
-            client.hello().raise_for_status()
+        with alone:
+            if not url:
+                _draw_port()
+            with get_client(sync_client=True) as client:
+                client.hello().raise_for_status()
     except (httpx.HTTPError, PrefectHTTPStatusError, RuntimeError) as error:
         if url:
             raise ResourceError(
@@ -33,3 +46,12 @@ def require_server() -> str:
         raise ResourceError("serving needs a Prefect server: run `make ui` and set PREFECT_API_URL=http://127.0.0.1:4200/api")
     ensure_server()
     return url
+
+
+def _draw_port() -> None:
+    from prefect.server.api.server import SubprocessASGIServer
+
+    server = SubprocessASGIServer()
+    if server.port is None:
+        free = (port for port in random.sample(_PORTS, k=100) if server.is_port_available(port))
+        server.port = next(free, None)
