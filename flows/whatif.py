@@ -82,8 +82,12 @@ def _recorded_in_study(parameters: WhatIfParameters, study: StudyConfig, workloa
     """When the study's own setting is among those that were asked about."""
     if not parameters.source.is_dir() or parameters.overrides:
         return None
-    rows = json.loads((parameters.source / RESULTS).read_text(encoding="utf-8")).get("rows", [])
-    recorded = [row["t_iter_s"] for row in rows if (row["workload"], row["system"]) == (workload, parameters.system)]
+    path = parameters.source / RESULTS
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8")).get("rows", [])
+        recorded = [float(row["t_iter_s"]) for row in rows if (row["workload"], row["system"]) == (workload, parameters.system)]
+    except (OSError, KeyError, TypeError, ValueError, AttributeError):
+        raise ConfigError(f"{path} is damaged; run the study again with `libra compare`") from None
     replayed = [point.t_iter_s for point in curve.points if point.gpus == study.gpus]
     return Check(recorded_t_iter_s=recorded[0], replayed_t_iter_s=replayed[0]) if recorded and replayed else None
 

@@ -4,8 +4,10 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from libra_core.errors import on_the_disk
 from libra_core.simulation.study.compare import compare
 from libra_core.simulation.study.config import StudyConfig
+from libra_core.tracking.run_folder import write_atomically
 from libra_core.tracking.study import RESULTS, RUNS, StudyPlace, log_study
 from tasks.options import core_task
 
@@ -15,9 +17,10 @@ def simulate_study(study: StudyConfig, folder: str, report: Callable[[str, float
     """Run every system; returns the folder that then holds results and runs."""
     result = compare(study, report, processes=processes)
     place = Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
-    (place / RESULTS).write_text(json.dumps(result.as_json(), indent=1), encoding="utf-8")
-    (place / RUNS).write_text(json.dumps(result.runs_json()), encoding="utf-8")
+    with on_the_disk(place):
+        place.mkdir(parents=True, exist_ok=True)
+        write_atomically(place / RUNS, json.dumps(result.runs_json()))
+        write_atomically(place / RESULTS, json.dumps(result.as_json(), indent=1))
     return folder
 
 

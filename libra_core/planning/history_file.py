@@ -10,12 +10,16 @@ from libra_core.types.lengths import LengthRecord
 _FIELDS = frozenset(LengthRecord.__dataclass_fields__)
 
 
-def read_history(path: Path) -> list[LengthRecord]:
-    """Raises `ConfigError` that names the file and line of the first mistake."""
+def read_history(path: Path, *, of_a_run: bool = False) -> list[LengthRecord]:
+    """Raises `ConfigError` that names the file and line of the first mistake.
+
+    `of_a_run`: a run writes the file, or did until it was killed, so that its last line may end in the middle.
+    """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the length history {path}: {error}") from None
+    lines = (text[: text.rfind("\n") + 1] if of_a_run else text).splitlines()
     return [_record(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
 
 

@@ -11,14 +11,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
+
+from pydantic import TypeAdapter, ValidationError
 
 from libra_core.tracking.run_folder import write_atomically
 
 _LOG = logging.getLogger(__name__)
 PENDING_FILE = "tracking-pending.json"
+
+_END_ATTEMPTS = 3
 
 RecordKind = Literal["metrics", "tags", "table", "file"]
 
@@ -33,6 +38,9 @@ class Record:
     """Of a table or a file."""
     step: int = 0
     timestamp_ms: int
+
+
+_PENDING = TypeAdapter(list[Record])
 
 
 class Destination(Protocol):
@@ -87,10 +95,14 @@ class BufferedTracker:
         self._end(status)
 
     def _end(self, status: str) -> None:
-        try:
-            self._destination.end(status)
-        except Exception:
-            _LOG.warning("could not mark the tracked run as %s", status, exc_info=True)
+        for attempt in range(1, _END_ATTEMPTS + 1):
+            try:
+                return self._destination.end(status)
+            except Exception as error:
+                if attempt == _END_ATTEMPTS:
+                    _LOG.warning("could not mark the tracked run as %s: %s", status, error)
+            time.sleep(min(self._retry_s, 1.0))
+        return None
 
     def _put(self, record: Record) -> None:
         with self._changed:
@@ -140,14 +152,26 @@ class BufferedTracker:
     def _save_pending(self) -> None:
         try:
             write_atomically(self._pending_path, json.dumps([asdict(record) for record in self._queue], default=str))
-        except OSError:
-            _LOG.warning("cannot write %s", self._pending_path, exc_info=True)
+        except OSError as error:
+            _LOG.warning("cannot write %s: %s", self._pending_path, error.strerror)
 
 
 def _read_pending(path: Path) -> list[Record]:
-    if not path.exists():
+    """What an earlier process could not deliver; a damaged file is set aside, for a monitor must not end a run."""
+    try:
+        return _PENDING.validate_json(path.read_bytes())
+    except FileNotFoundError:
         return []
-    return [Record(**values) for values in json.loads(path.read_text(encoding="utf-8"))]
+    except (OSError, ValidationError) as error:
+        aside = path.with_name(f"{path.name}.damaged")
+        _LOG.warning("%s is damaged (%s); its records are not sent, it is kept as %s", path, _first_line(error), aside.name)
+        with suppress(OSError):
+            path.replace(aside)
+        return []
+
+
+def _first_line(error: Exception) -> str:
+    return error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
 
 
 def _now_ms() -> int:

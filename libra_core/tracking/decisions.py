@@ -5,18 +5,20 @@ A line is a decision, or the outcome or the realised gain of one, under the step
 
 import json
 import math
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
+from libra_core.tracking.jsonl import append_line, rows_of_steps
 from libra_core.tracking.run_folder import write_atomically
 from libra_core.types.decision import Decision, Realised, Settled
 from libra_core.types.forecast import Candidate
 from libra_core.types.profile import RunProfile
 
 FILE_NAME = "decisions.jsonl"
+_COMPARED = {"verdict", "reason", "binding", "gain_s_per_step", "saved_s", "cost_s", "current", "candidate"}
+"""What tables and tags of the ledger need; a damaged decision is left out."""
 
 
 def append_decision(run_dir: Path, decision: Decision, profile: RunProfile | None = None) -> None:
@@ -55,9 +57,9 @@ def append_settled(run_dir: Path, settled: Settled) -> None:
 def read_decisions(run_dir: Path) -> list[dict[str, Any]]:
     """One row per look, in step order, with outcome and realised gain where there are any; a line cut by a crash is left out."""
     rows: dict[int, dict[str, Any]] = {}
-    for line in _lines(run_dir / FILE_NAME):
-        kind, step = line.pop("kind"), line["step"]
-        if kind == "decision":
+    for line in rows_of_steps(run_dir / FILE_NAME):
+        kind, step = line.pop("kind", None), line["step"]
+        if kind == "decision" and line.keys() >= _COMPARED:
             rows[step] = line
         elif step in rows:
             rows[step] |= line
@@ -68,7 +70,7 @@ def drop_decisions_from(run_dir: Path, step: int) -> None:
     """Forget looks of iterations that a resumed run does again."""
     path = run_dir / FILE_NAME
     if path.exists():
-        kept = [line for line in _lines(path) if line["step"] < step]
+        kept = [line for line in rows_of_steps(path) if line["step"] < step]
         write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
 
 
@@ -108,13 +110,7 @@ def _candidate_row(candidate: Candidate) -> dict[str, Any]:
 
 
 def _append(run_dir: Path, row: Mapping[str, Any]) -> None:
-    """A line that a crash cut short is ended first, else it would take this one with it."""
-    with (run_dir / FILE_NAME).open("ab+") as file:
-        if file.tell():
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                file.write(b"\n")
-        file.write(json.dumps(_finite(row)).encode() + b"\n")
+    append_line(run_dir / FILE_NAME, _finite(row))
 
 
 def _finite(value: Any) -> Any:
@@ -122,13 +118,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _finite(item) for name, item in cast("Mapping[str, Any]", value).items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    if not path.exists():
-        return
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            yield json.loads(line)
-        except ValueError:
-            continue

@@ -35,7 +35,7 @@ class LengthLog:
             self._count = len(kept)
 
     def _lines(self) -> list[str]:
-        return self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
+        return self._path.read_text(encoding="utf-8", errors="replace").splitlines() if self._path.exists() else []
 
     def _write(self, lines: Sequence[str]) -> None:
         write_atomically(self._path, "".join(f"{line}\n" for line in lines))

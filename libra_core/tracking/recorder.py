@@ -1,13 +1,16 @@
 """Everything that is written down about one run, by the one process that trains."""
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
+from libra_core.errors import CheckpointError, on_the_disk
 from libra_core.ports.tracking import Tracker
 from libra_core.tracking import jsonl
 from libra_core.tracking.decisions import FILE_NAME as LEDGER_FILE
@@ -16,13 +19,15 @@ from libra_core.tracking.ledger import decision_metrics, flat_row, ledger_summar
 from libra_core.tracking.lengths import LengthLog
 from libra_core.tracking.metrics import iteration_metrics
 from libra_core.tracking.run_folder import read_journal, update_journal
-from libra_core.tracking.summary import RunPlace, RunSummary, summarise
+from libra_core.tracking.summary import SUMMARISED, RunPlace, RunSummary, summarise
 from libra_core.tracking.trace import FILE_NAME as TRACE_FILE
 from libra_core.tracking.trace import TraceWriter
 from libra_core.types.decision import Decision, Settled
 from libra_core.types.lengths import LengthRecord
 from libra_core.types.profile import RunProfile
 from libra_core.types.reports import IterationReport
+
+logger = logging.getLogger(__name__)
 
 _USUAL_FROM, _USUAL_OF = 4, 9
 """Iterations that tell the usual throughput: from so many on, and of the last so many."""
@@ -52,21 +57,23 @@ class Recorder:
     """Owns metrics.jsonl, lengths.jsonl, trace.json, the journal and the tracker of one run.
 
     Used by the training's thread; decisions about the plan are written by another one, which touches the ledger alone.
+    A disk that refuses is a `ResourceError`; `finish` never raises.
     """
 
     def __init__(self, run_dir: Path, tracker: FileTracker, *, first_step: int = 0) -> None:
         self.run_dir = run_dir
         self._tracker = tracker
-        self._trace = TraceWriter(run_dir)
+        with self._on_disk():
+            self._trace = TraceWriter(run_dir)
+            self._lengths = LengthLog(run_dir, first_step=first_step)
+            jsonl.drop_metrics_from(run_dir, first_step)
+            drop_decisions_from(run_dir, first_step)
         self._clock_s = time.monotonic()
         self._traced_until_s = time.time()
-        self._lengths = LengthLog(run_dir, first_step=first_step)
         self._reports: dict[int, IterationReport] = {}
         self._is_open = True
         self._looks_s = 0.0
         self._throughput: deque[tuple[int, float]] = deque(maxlen=_USUAL_OF)
-        jsonl.drop_metrics_from(run_dir, first_step)
-        drop_decisions_from(run_dir, first_step)
 
     def record(self, report: IterationReport) -> None:
         """Write one finished iteration; the journal comes last, so that it never promises what is not written."""
@@ -75,17 +82,19 @@ class Recorder:
         wall_s = journal.wall_s + now_s - self._clock_s
         tokens = journal.generated_tokens + report.rollout.generated_tokens
         metrics = iteration_metrics(report) | {"progress/wall_s": wall_s, "progress/generated_tokens": float(tokens)}
-        jsonl.append_metrics(self.run_dir, report.step, metrics)
+        with self._on_disk():
+            jsonl.append_metrics(self.run_dir, report.step, metrics)
         self._tracker.log_metrics(metrics, report.step)
         self._reports = {report.step: report}
         self._throughput.append((report.step, report.tokens_per_s))
-        update_journal(
-            self.run_dir,
-            next_step=report.step + 1,
-            policy_version=int(report.update.policy_version),
-            wall_s=wall_s,
-            generated_tokens=tokens,
-        )
+        with self._on_disk():
+            update_journal(
+                self.run_dir,
+                next_step=report.step + 1,
+                policy_version=int(report.update.policy_version),
+                wall_s=wall_s,
+                generated_tokens=tokens,
+            )
         self._clock_s = now_s
 
     def recorded(self, step: int) -> IterationReport | None:
@@ -95,7 +104,9 @@ class Recorder:
     def add_trace(self, events_since: Callable[[float], Iterable[Mapping[str, object]]]) -> None:
         """Append what happened since the call before; `events_since` takes unix seconds."""
         since_s, self._traced_until_s = self._traced_until_s, time.time()
-        self._trace.append(events_since(since_s))
+        events = events_since(since_s)
+        with self._on_disk():
+            self._trace.append(events)
 
     def add_samples(self, step: int, rows: Sequence[Mapping[str, object]]) -> None:
         """Trajectories as text, one table per sampled step."""
@@ -103,13 +114,15 @@ class Recorder:
 
     def record_decision(self, decision: Decision, profile: RunProfile) -> dict[str, Any]:
         """Write a look at the plan down; returns its row."""
-        append_decision(self.run_dir, decision, profile)
+        with self._on_disk():
+            append_decision(self.run_dir, decision, profile)
         self._tracker.log_metrics(decision_metrics(decision, profile), decision.step)
         return decision_row(decision)
 
     def record_settled(self, settled: Settled) -> None:
         """What is now known of an earlier decision; its metrics are under the step of the decision."""
-        append_settled(self.run_dir, settled)
+        with self._on_disk():
+            append_settled(self.run_dir, settled)
         metrics = settled_metrics(settled)
         if metrics:
             self._tracker.log_metrics(metrics, settled.step)
@@ -125,11 +138,16 @@ class Recorder:
 
     def add_lengths(self, records: Sequence[LengthRecord]) -> None:
         """What a step trained, for later planning and what-ifs."""
-        self._lengths.append(records)
+        with self._on_disk():
+            self._lengths.append(records)
 
     def summary(self, heldout: Mapping[str, float], place: RunPlace, trajectories: Mapping[str, int] | None = None) -> RunSummary:
-        """The run so far; its metrics also go to the tracker. `trajectories`: what became of them, by count."""
-        rows = jsonl.read_metrics(self.run_dir)
+        """The run so far; its metrics also go to the tracker. `trajectories`: what became of them, by count.
+
+        Raises:
+            CheckpointError: the file of the metrics was damaged from outside.
+        """
+        rows = self._metrics()
         summary = replace(
             summarise(rows, place, heldout),
             trajectories=dict(trajectories or {}),
@@ -139,19 +157,37 @@ class Recorder:
         return summary
 
     def finish(self, status: str) -> None:
-        """Complete the files, hand them to the tracker and end its run; a second call does nothing."""
+        """Complete the files, hand them to the tracker and end its run, whatever the disk says; a second call does nothing."""
         if not self._is_open:
             return
         self._is_open = False
-        self._trace.close()
+        try:
+            self._complete(status)
+        except OSError as error:
+            logger.warning("the files of %s are not complete: %s", self.run_dir, error)
+        finally:
+            self._tracker.finish(status)
+
+    def _complete(self, status: str) -> None:
         ledger = read_decisions(self.run_dir)
         self._tracker.set_tags({"outcome": status.lower(), **ledger_tags(ledger)})
         if ledger:
             self._tracker.log_table("decisions", [flat_row(row) for row in ledger])
+        self._trace.close()
         for name in ("config.yaml", jsonl.FILE_NAME, TRACE_FILE, LEDGER_FILE):
             if (self.run_dir / name).exists():
                 self._tracker.log_file(self.run_dir / name)
-        self._tracker.finish(status)
+
+    def _metrics(self) -> list[dict[str, Any]]:
+        with self._on_disk():
+            rows = jsonl.read_metrics(self.run_dir)
+        whole = [row for row in rows if row.keys() >= SUMMARISED]
+        if not whole:
+            raise CheckpointError(f"{self.run_dir / jsonl.FILE_NAME} holds no iteration; was it changed from outside?")
+        return whole
+
+    def _on_disk(self) -> AbstractContextManager[None]:
+        return on_the_disk(self.run_dir, "make room or make it writable, and resume the run")
 
 
 _RECORDERS: dict[str, Recorder] = {}

@@ -7,6 +7,16 @@ from typing import Any
 
 _FIRST = 3
 _LAST = 5
+SUMMARISED = {
+    "progress/wall_s",
+    "reward/mean",
+    "iteration/t_iter_s",
+    "iteration/t_train_s",
+    "iteration/t_rollout_s",
+    "rollout/generated_tokens",
+    "train/policy_version",
+}
+"""Metrics that a row must have to count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

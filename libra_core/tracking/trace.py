@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from libra_core.tracking.run_folder import write_atomically
+
 FILE_NAME = "trace.json"
 _END = "\n]\n"
 
@@ -53,11 +55,16 @@ class TraceWriter:
         return [name, numbered]
 
     def _reopen(self) -> None:
-        lines = self._path.read_text(encoding="utf-8").splitlines()[1:]
+        lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines()[1:]
         events = [event for event in map(_event, lines) if event is not None]
-        self._lanes = {event["args"]["name"]: event["tid"] for event in events if event.get("name") == "thread_name"}
+        self._lanes = {str(event["args"]["name"]): event["tid"] for event in events if _names_a_lane(event)}
         self._is_empty = not events
-        self._path.write_text("[" + ",".join("\n" + json.dumps(event) for event in events), encoding="utf-8")
+        write_atomically(self._path, "[" + ",".join("\n" + json.dumps(event) for event in events))
+
+
+def _names_a_lane(event: Mapping[str, Any]) -> bool:
+    args = event.get("args")
+    return event.get("name") == "thread_name" and isinstance(args, dict) and "name" in args and isinstance(event.get("tid"), int)
 
 
 def _event(line: str) -> dict[str, Any] | None:

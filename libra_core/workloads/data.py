@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -63,7 +64,9 @@ def prepare_files(
         files = {source.name: _kept(source, folder, rows) for source, rows in counts.items()}
         if corpus is not None:
             files[corpus.name] = _kept(corpus, folder, None)
-        (folder / MANIFEST_FILE).write_text(json.dumps({"workload": workload, "files": files}, indent=1), encoding="utf-8")
+        unfinished = folder / f".{MANIFEST_FILE}.part"
+        unfinished.write_text(json.dumps({"workload": workload, "files": files}, indent=1), encoding="utf-8")
+        unfinished.replace(folder / MANIFEST_FILE)
     except OSError as error:
         raise ConfigError(f"{folder} cannot be written ({error}); --folder names another") from None
     report("data are ready", 1.0)
@@ -108,7 +111,9 @@ def _index(config: LibraConfig, corpus: Path) -> None:
 def _kept(source: Path, folder: Path, rows: int | None) -> dict[str, Any]:
     target = folder / source.name
     if source.resolve() != target.resolve():
-        shutil.copyfile(source, target)
+        partial = target.with_name(f".{target.name}.{os.getpid()}.part")
+        shutil.copyfile(source, partial)
+        partial.replace(target)
     with target.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {"sha256": digest, "bytes": target.stat().st_size, "rows": rows}

@@ -12,7 +12,7 @@ from typing import Any, Final
 from filelock import FileLock, Timeout
 
 from libra_core.config.models import LibraConfig
-from libra_core.errors import DeadlineError
+from libra_core.errors import DeadlineError, on_the_disk
 from libra_core.workloads.r2e_gym.packages import package_versions
 
 RECIPE_VERSION: Final = 1
@@ -57,10 +57,11 @@ def cache_folder(config: LibraConfig) -> Path:
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
     """Let one process at a time make `folder`; raises `DeadlineError` when another one holds it for half an hour."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder.with_suffix(".lock"))
     try:
-        lock.acquire(timeout=_LOCK_DEADLINE_S)
+        with on_the_disk(folder.parent, "choose another run.root"):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            lock.acquire(timeout=_LOCK_DEADLINE_S)
     except Timeout:
         raise DeadlineError(
             f"another process has held {lock.lock_file} for {_LOCK_DEADLINE_S:.0f} s; end it, or remove the file if none runs"
@@ -73,12 +74,18 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def made_whole(folder: Path) -> Iterator[Path]:
-    """A scratch folder that becomes `folder` when the block ends well, and vanishes when it does not."""
+    """A scratch folder that becomes `folder` when the block ends well, instead of what lies there, and vanishes when it does not.
+
+    Raises:
+        ResourceError: the disk refuses.
+    """
     scratch = folder.with_suffix(".partial")
     shutil.rmtree(scratch, ignore_errors=True)  # left by a killed process
-    scratch.mkdir(parents=True)
     try:
-        yield scratch
-        scratch.rename(folder)
+        with on_the_disk(folder.parent, "choose another run.root"):
+            scratch.mkdir(parents=True)
+            yield scratch
+            shutil.rmtree(folder, ignore_errors=True)
+            scratch.rename(folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -17,7 +17,7 @@ from libra_core.engines.warm_start.evaluation import SuccessMeter
 from libra_core.engines.warm_start.imitation import Imitator
 from libra_core.engines.warm_start.policy import new_policy, save_policy
 from libra_core.engines.warm_start.recipe import Report, WarmStartRecipe
-from libra_core.engines.warm_start.result import FACTS_FILE, WarmStartResult, read_result, write_facts
+from libra_core.engines.warm_start.result import WarmStartResult, is_whole, read_result, write_facts
 from libra_core.engines.warm_start.tokenizer import train_tokenizer
 from libra_core.engines.warm_start.tools import make_tool_policy
 from libra_core.errors import ConfigError
@@ -51,9 +51,9 @@ def ensure_policy(config: LibraConfig, report: Report) -> WarmStartResult:
         )
     started_s = time.monotonic()
     folder = cache_folder(config)
-    if not (folder / FACTS_FILE).is_file():
+    if not is_whole(folder):
         with exclusive(folder):
-            if not (folder / FACTS_FILE).is_file():
+            if not is_whole(folder):
                 with made_whole(folder) as scratch:
                     (_make_policy if searches else make_tool_policy)(config, scratch, report)
                 return read_result(folder, cached=False, seconds=time.monotonic() - started_s)

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from libra_core.engines.model_folder import read_model_facts, weight_files
+from libra_core.errors import ModelFolderError
+
 FACTS_FILE: Final = "warm_start.json"
 
 
@@ -30,6 +33,17 @@ class WarmStartResult:
 def write_facts(folder: Path, *, skill_success: float, base_success: float, heldout_success: float | None) -> None:
     facts = {"skill_success": skill_success, "base_success": base_success, "heldout_success": heldout_success}
     (folder / FACTS_FILE).write_text(json.dumps(facts, indent=2), encoding="utf-8")
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether a policy can be read from the folder; one that a full or broken disk damaged is made anew."""
+    try:
+        read_result(folder, cached=True, seconds=0.0)
+        weight_files(folder)
+        read_model_facts(folder)
+    except (OSError, ValueError, KeyError, TypeError, ModelFolderError):
+        return False
+    return True
 
 
 def read_result(folder: Path, *, cached: bool, seconds: float) -> WarmStartResult:

@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -12,14 +13,16 @@ from typing import Any, Final
 from filelock import FileLock
 
 from libra_core.config.sandbox import SandboxConfig
-from libra_core.errors import ConfigError
+from libra_core.errors import ConfigError, on_the_disk
 from libra_core.workloads.r2e_gym.mutation import FunctionSource, Mutant, functions_with_examples, mutants
 from libra_core.workloads.r2e_gym.packages import ALIASES, PACKAGES, copy_package, module_name, package_versions
 from libra_core.workloads.r2e_gym.tasks import (
     MANIFEST_FILE,
     PACKAGES_FOLDER,
+    TASKS_FILE,
     HiddenTest,
     RepairTask,
+    digest_of,
     file_digests,
     read_tasks,
     write_tasks,
@@ -72,8 +75,10 @@ def ensure_tasks(folder: Path, sandbox: SandboxConfig, report: Report) -> tuple[
     """
     if _is_current(folder):
         return read_tasks(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_name(folder.name + ".lock")):
+    with ExitStack() as stack:
+        with on_the_disk(folder.parent, "name another workload.prepared"):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(FileLock(folder.with_name(folder.name + ".lock")))
         if not _is_current(folder):
             asyncio.run(_prepare(folder, sandbox, report))
     return read_tasks(folder)
@@ -82,9 +87,10 @@ def ensure_tasks(folder: Path, sandbox: SandboxConfig, report: Report) -> tuple[
 def _is_current(folder: Path) -> bool:
     try:
         manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        is_whole = manifest["sha256"][TASKS_FILE] == digest_of(folder / TASKS_FILE)
+        return bool(is_whole and manifest["versions"] == package_versions())
+    except (OSError, ValueError, KeyError, TypeError):
         return False
-    return bool(manifest.get("versions") == package_versions())
 
 
 async def _prepare(folder: Path, sandbox: SandboxConfig, report: Report) -> None:

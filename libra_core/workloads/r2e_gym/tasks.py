@@ -52,13 +52,20 @@ def read_tasks(folder: Path) -> tuple[RepairTask, ...]:
     path = folder / TASKS_FILE
     if not path.is_file():
         raise ConfigError(f"no tasks in {folder}; `libra data prepare r2e_gym` makes them")
-    return tuple(_task(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines())
+    try:
+        return tuple(_task(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines())
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(f"{path} is damaged ({error}); remove {folder}, `libra data prepare r2e_gym` makes it anew") from None
 
 
 def file_digests(folder: Path) -> dict[str, str]:
     """Checksums of the files below, by relative path."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {str(path.relative_to(folder)): digest_of(path) for path in files}
+
+
+def digest_of(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def faulty_source(source: str, task: RepairTask) -> str:

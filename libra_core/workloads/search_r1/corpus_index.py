@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from filelock import FileLock
 
-from libra_core.errors import ConfigError
+from libra_core.errors import ConfigError, on_the_disk
 from libra_core.workloads.rows import read_rows
 from libra_core.workloads.search_r1.passages import Passage
 from libra_core.workloads.search_r1.retrieval import document_terms, query_terms
@@ -27,7 +27,10 @@ class CorpusIndex:
     def __init__(self, folder: Path) -> None:
         import bm25s
 
-        self._bm25: Any = bm25s.BM25.load(str(folder), mmap=True, load_corpus=True)
+        try:
+            self._bm25: Any = bm25s.BM25.load(str(folder), mmap=True, load_corpus=True)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"the index {folder} is damaged ({error}); remove it, and it is built anew") from None
 
     async def search(self, query: str, top_k: int) -> Sequence[Passage]:
         return await in_thread(self.best, query, top_k)
@@ -53,10 +56,11 @@ def open_corpus(corpus: Path, cache: Path) -> CorpusIndex:
     """
     folder = index_folder(corpus, cache)
     if not (folder / _DONE).is_file():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.with_suffix(".lock")):
-            if not (folder / _DONE).is_file():
-                _build(corpus, folder)
+        with on_the_disk(folder.parent, "choose another run.root"):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(folder.with_suffix(".lock")):
+                if not (folder / _DONE).is_file():
+                    _build(corpus, folder)
     return CorpusIndex(folder)
 
 

@@ -22,12 +22,12 @@ def _downloaded(command: list[str], **options: Any) -> "subprocess.CompletedProc
 
 def test_a_conversion_cut_short_is_not_taken_for_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def cut_short(gguf: Path, folder: Path) -> None:
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text("{}")
         raise KeyboardInterrupt
 
     def whole(gguf: Path, folder: Path) -> None:
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text("{}")
         (folder / "tokenizer.json").write_text("{}")
 
