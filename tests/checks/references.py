@@ -40,6 +40,7 @@ ELSEWHERE = {
     "replanning.share_of_run": "in the JSON of `libra train`",
     "run.asks": "a field of the simulator's kernel",
     "test_patch": "a column of SWE-bench",
+    "a.b": "any key",
 }
 """Names that look like something of the repository and are not, and what they are."""
 
@@ -54,14 +55,18 @@ _OUTSIDE = re.compile(r"\bDESIGN\b|(?<![\w/])(?:notes|spikes)/|\.\./shared(?!/da
 _DATA = re.compile(r"(?<![\w/])(?:\.\./shared/)?(data/[\w./-]*\w)")
 _SPAN = re.compile(r"`([^`\n]+)`")
 _TEST = re.compile(r"\btest_\w+\b(?!\.py)")
-_LINK = re.compile(r"!?\[[^\]\n]*\]\(([^)\s]+)\)")
+_LINK = re.compile(r"!?\[[^\]\n]*\]\(([^)\s]+)\)|^\[[^\]\n]+\]: (\S+)|\b(?:src|href)=\"([^\"]+)\"")
 _HEADING = re.compile(r"^#{1,6} +(.*?)\s*$", re.MULTILINE)
-_COMMAND = re.compile(r"^(?:\$ |\.venv/bin/)?libra ((?:[a-z][a-z-]* ?)+)(.*)$")
+_COMMAND = re.compile(r"\blibra ([a-z][a-z-]+)(?: ([a-z]+))?")
+_SYSTEM = re.compile(r"on|over|that|the|whose|with|without")
+"""Words that follow where `libra` is the system of the study, not the command."""
 _TARGET = re.compile(r"^make (?:PYTHON=\S+ )?([a-z][\w-]*)")
+_SCRIPT = re.compile(r"\bpython3? ((?:tests|examples)/[\w/]+\.py)([^`]*)")
+_SET = re.compile(r"--set ([\w.]+)=")
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 _KEY = re.compile(r"^[a-z_]+(?:\.[a-z_]+)+$")
 _METRIC = re.compile(r"^[a-z_]+/[a-z_0-9]+$")
-_SAID = re.compile(r"\blibra [a-z][a-z-]+(?: [a-z]+)?|\b[a-z]+(?:\.[a-z_]+)+\b")
+_SAID = re.compile(r"\b[a-z]+(?:\.[a-z_]+)+\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +182,7 @@ def lines_of(path: str, text: str) -> Iterator[Line]:
     fenced = False
     for number, line in enumerate(text.splitlines(), 1):
         fenced ^= line.startswith("```")
-        yield Line(path=path, number=number, text=line, fenced=fenced or path.endswith((".sbatch", ".sh")))
+        yield Line(path=path, number=number, text=line, fenced=fenced or Path(path).suffix not in {".md", ".yaml"})
 
 
 def _python_prose(path: str, text: str) -> Iterator[Line]:
@@ -260,19 +265,29 @@ def _spans(line: Line) -> Iterator[str]:
 
 
 def _commands(line: Line, repository: Repository) -> Iterator[Missing]:
+    """Commands of `libra` and their options, wherever they stand, and values that are set."""
+    for match in _COMMAND.finditer(line.text):
+        name = next((name for name in (f"{match[1]} {match[2]}", match[1]) if name in repository.commands), None)
+        if name is None and not _SYSTEM.fullmatch(match[1]):
+            yield line.missing("command", f"libra {match[1]}")
+        rest = re.split(r"`|  #|\blibra ", line.text[match.end() :])[0] if name is not None else ""
+        for option in _OPTION.findall(rest):
+            if option not in repository.commands[name or ""]:
+                yield line.missing("option", f"libra {name} {option}")
+    for key in _SET.findall(line.text):
+        if key not in repository.keys | ELSEWHERE.keys():
+            yield line.missing("configuration key", key)
+
+
+def _programs(line: Line, repository: Repository) -> Iterator[Missing]:
+    """Targets of make, and options of the programs under tests/ and examples/."""
     for span in _spans(line):
-        if target := _TARGET.match(span):
-            if target[1] not in repository.targets:
-                yield line.missing("target", f"make {target[1]}")
-        elif match := _COMMAND.match(span.split("  #")[0]):
-            words = match[1].split()
-            name = next((" ".join(words[:n]) for n in (2, 1) if " ".join(words[:n]) in repository.commands), None)
-            if name is None:
-                yield line.missing("command", f"libra {' '.join(words[:2])}")
-                continue
-            for option in _OPTION.findall(match[2]):
-                if option not in repository.commands[name]:
-                    yield line.missing("option", f"libra {name} {option}")
+        target, script = _TARGET.match(span), _SCRIPT.search(span)
+        if target and target[1] not in repository.targets:
+            yield line.missing("target", f"make {target[1]}")
+        for option in _OPTION.findall(script[2].split("  #")[0]) if script else ():
+            if option not in repository.read(script[1]):
+                yield line.missing("option", f"{script[1]} {option}")
 
 
 def _keys(line: Line, repository: Repository) -> Iterator[Missing]:
@@ -306,7 +321,7 @@ def _tests(line: Line, repository: Repository) -> Iterator[Missing]:
 def _links(line: Line, repository: Repository) -> Iterator[Missing]:
     if not line.path.endswith(".md") or line.fenced:
         return
-    for target in _LINK.findall(line.text):
+    for target in filter(None, (name for names in _LINK.findall(line.text) for name in names)):
         page, _, anchor = target.partition("#")
         if re.match(r"[a-z]+:", target):
             continue
@@ -322,6 +337,7 @@ CHECKS: tuple[Callable[[Line, Repository], Iterator[Missing]], ...] = (
     _outside,
     _sections,
     _commands,
+    _programs,
     _keys,
     _metrics,
     _tests,
@@ -332,7 +348,7 @@ CHECKS: tuple[Callable[[Line, Repository], Iterator[Missing]], ...] = (
 def missing_in(path: str, text: str, repository: Repository) -> list[Missing]:
     """Everything that a file, by its path in the repository, names and that does not exist."""
     checks = (_links,) if path == HISTORY else CHECKS
-    return [found for line in lines_of(path, text) for check in checks for found in check(line, repository)]
+    return list(dict.fromkeys(found for line in lines_of(path, text) for check in checks for found in check(line, repository)))
 
 
 def missing(repository: Repository) -> list[Missing]:
