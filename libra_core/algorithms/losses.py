@@ -21,7 +21,10 @@ from libra_core.algorithms.kl import kl_estimate, kl_penalty
 from libra_core.config.training import LossConfig
 
 _LOG_RATIO_BOUND = 20.0
-"""exp(20) is still finite in every dtype that is trained; beyond it the token is clipped anyway."""
+"""exp(20) is still finite in every dtype that is trained, and a product with it too. Beyond it the ratio goes on as the straight
+line that touches exp there, so that value and gradient stay finite and agree. A positive advantage is clipped long before; a
+negative one by `clip_dual`, and not at all where that is switched off.
+"""
 _TOKEN_WEIGHTED = ("token_mean", "cispo")
 
 
@@ -59,7 +62,9 @@ class LossDiagnostics:
     mismatch_kl: float
     """k3 of KL(sampler ‖ trainer) at the sampled tokens."""
     clipped: float
-    """Tokens whose gradient the clip removes or bounds."""
+    """Tokens whose gradient the clip removes or bounds, those of `dual_clipped` left out."""
+    dual_clipped: float
+    """Tokens of negative advantage whose gradient `clip_dual` removes."""
     importance: float
     """trainer / sampler probability."""
     importance_max: float
@@ -69,11 +74,11 @@ class LossDiagnostics:
 def policy_loss(tokens: LossTokens, config: LossConfig, *, max_new_tokens: int) -> LossSum:
     """Sum of the weighted per-token losses and its weight; `max_new_tokens` is only used by `dr_grpo`."""
     lengths = torch.bincount(tokens.sequence_ids)
-    log_ratio = (tokens.logprobs - tokens.old_logprobs).clamp(-_LOG_RATIO_BOUND, _LOG_RATIO_BOUND)
+    log_ratio = tokens.logprobs - tokens.old_logprobs
     if config.kind == "gspo":
         log_ratio = _sequence_means(log_ratio, tokens.sequence_ids, lengths)
-    per_token, clipped = _clipped_objective(log_ratio.exp(), tokens, config)
-    per_token = -per_token * _truncated_importance(tokens, config)
+    objective = _clipped_objective(_ratio(log_ratio), tokens, config)
+    per_token = -objective.value * _truncated_importance(tokens, config)
     if config.entropy_coefficient:
         per_token = per_token - config.entropy_coefficient * tokens.entropy
     if config.kl_coefficient and tokens.reference_logprobs is not None:
@@ -81,17 +86,39 @@ def policy_loss(tokens: LossTokens, config: LossConfig, *, max_new_tokens: int) 
         per_token = per_token + config.kl_coefficient * penalty
     total = (per_token * _token_weights(tokens.sequence_ids, lengths, config, max_new_tokens)).sum()
     weight = tokens.logprobs.numel() if config.kind in _TOKEN_WEIGHTED else int((lengths > 0).sum())
-    return LossSum(total=total, weight=weight, diagnostics=_diagnostics(tokens, clipped))
+    return LossSum(total=total, weight=weight, diagnostics=_diagnostics(tokens, objective))
 
 
-def _clipped_objective(ratio: Tensor, tokens: LossTokens, config: LossConfig) -> tuple[Tensor, Tensor]:
-    """Per-token objective to maximise, and which tokens the clip touches."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Objective:
+    """Per token `[T]`: what is to be maximised, and which bound touches it."""
+
+    value: Tensor
+    clipped: Tensor
+    dual_clipped: Tensor
+
+
+def _ratio(log_ratio: Tensor) -> Tensor:
+    return log_ratio.clamp(max=_LOG_RATIO_BOUND).exp() * (1.0 + (log_ratio - _LOG_RATIO_BOUND).clamp(min=0.0))
+
+
+def _clipped_objective(ratio: Tensor, tokens: LossTokens, config: LossConfig) -> _Objective:
+    """PPO's clip leaves tokens of negative advantage unbounded from above: there the objective is at least `clip_dual · A`
+    (dual-clip PPO, arXiv 1912.09729). CISPO bounds every ratio itself.
+    """
+    advantages = tokens.advantages
     bounded = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
+    nowhere = torch.zeros_like(ratio, dtype=torch.bool)
     if config.kind == "cispo":
-        return bounded.detach() * tokens.advantages * tokens.logprobs, ratio != bounded
-    free = ratio * tokens.advantages
-    safe = bounded * tokens.advantages
-    return torch.minimum(free, safe), safe < free
+        return _Objective(value=bounded.detach() * advantages * tokens.logprobs, clipped=ratio != bounded, dual_clipped=nowhere)
+    free, safe = ratio * advantages, bounded * advantages
+    value = torch.minimum(free, safe)
+    if config.clip_dual is None:
+        return _Objective(value=value, clipped=safe < free, dual_clipped=nowhere)
+    dual_clipped = (advantages < 0) & (ratio > config.clip_dual)
+    return _Objective(
+        value=torch.where(dual_clipped, config.clip_dual * advantages, value), clipped=safe < free, dual_clipped=dual_clipped
+    )
 
 
 def _truncated_importance(tokens: LossTokens, config: LossConfig) -> Tensor | float:
@@ -116,13 +143,14 @@ def _sequence_means(values: Tensor, sequence_ids: Tensor, lengths: Tensor) -> Te
 
 
 @torch.no_grad()
-def _diagnostics(tokens: LossTokens, clipped: Tensor) -> LossDiagnostics:
+def _diagnostics(tokens: LossTokens, objective: _Objective) -> LossDiagnostics:
     mismatch = tokens.sampler_logprobs - tokens.logprobs
     importance = (-mismatch).clamp(max=_LOG_RATIO_BOUND).exp()
     return LossDiagnostics(
         entropy=float(tokens.entropy.sum()),
         mismatch_kl=float(kl_estimate(mismatch, "k3").sum()),
-        clipped=float(clipped.sum()),
+        clipped=float(objective.clipped.sum()),
+        dual_clipped=float(objective.dual_clipped.sum()),
         importance=float(importance.sum()),
         importance_max=float(importance.max()) if importance.numel() else 0.0,
         tokens=importance.numel(),

@@ -31,6 +31,9 @@ class LossConfig(Section):
     clip_low: float = Field(default=0.2, gt=0, lt=1)
     clip_high: float = Field(default=0.28, gt=0)
     """Upper clip of the importance ratio; larger than `clip_low` is clip-higher."""
+    clip_dual: float | None = Field(default=3.0, gt=1)
+    """Largest ratio by which a token of negative advantage counts (dual clip, arXiv 1912.09729): such a token is beyond
+    `clip_high` and still has a gradient, which grows with its ratio. `null` leaves it unbounded. `cispo` bounds ratios itself."""
     old_logprobs: Literal["sampler", "recompute"] = "sampler"
     """Where the ratio's denominator comes from: the engine, or a forward pass before the update."""
     importance_cap: float | None = Field(default=2.0, gt=1)

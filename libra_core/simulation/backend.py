@@ -218,6 +218,7 @@ class SimulatedSession:
             entropy=0.0,
             kl=0.0,
             clip_fraction=0.0,
+            dual_clip_fraction=0.0,
             importance_mean=1.0,
             importance_max=1.0,
             learning_rate=0.0,

@@ -141,6 +141,11 @@ METRICS: tuple[Metric, ...] = (
     _metric("train/entropy_nats", "mean entropy of the policy per loss token", lambda r: r.update.entropy),
     _metric("train/mismatch_kl_nats", "k3 between sampler and trainer", lambda r: r.update.kl),
     _metric("train/clip_fraction", "share of loss tokens whose ratio was clipped", lambda r: r.update.clip_fraction),
+    _metric(
+        "train/dual_clip_fraction",
+        "share of loss tokens of negative advantage whose ratio was beyond `training.loss.clip_dual`",
+        lambda r: r.update.dual_clip_fraction,
+    ),
     _metric("train/importance_mean", "mean importance ratio", lambda r: r.update.importance_mean),
     _metric("train/importance_max", "largest importance ratio", lambda r: r.update.importance_max),
     _metric("train/learning_rate", "learning rate of the step", lambda r: r.update.learning_rate),

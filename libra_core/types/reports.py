@@ -120,6 +120,8 @@ class UpdateReport:
     kl: float
     """Mean of k3 between sampler and trainer (log-prob mismatch, not a penalty)."""
     clip_fraction: float
+    dual_clip_fraction: float
+    """Of the loss tokens: of negative advantage, with a ratio beyond `training.loss.clip_dual`."""
     importance_mean: float
     importance_max: float
     learning_rate: float

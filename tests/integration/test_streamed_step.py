@@ -146,7 +146,8 @@ def test_every_loss_adds_up_also_with_recomputed_denominators(
 
 def facts(report: UpdateReport) -> dict[str, float]:
     """Without times and without the number of micro-batches, which depends on the parts."""
-    names = ("step", "policy_version", "loss", "grad_norm", "entropy", "kl", "clip_fraction", "importance_mean", "importance_max")
+    names = ("step", "policy_version", "loss", "grad_norm", "entropy", "kl", "clip_fraction", "dual_clip_fraction")
+    names += ("importance_mean", "importance_max")
     return {name: getattr(report, name) for name in (*names, "tokens", "loss_tokens", "learning_rate", "skipped")}
 
 

@@ -70,6 +70,7 @@ def update_report(step: int = 0, **changes: Any) -> UpdateReport:
         "entropy": 2.0,
         "kl": 0.001,
         "clip_fraction": 0.01,
+        "dual_clip_fraction": 0.0,
         "importance_mean": 1.0,
         "importance_max": 1.5,
         "learning_rate": 1e-4,

@@ -205,13 +205,14 @@ class Accumulator:
         """Token-weighted global means and global counts; the same on every rank. Without a token, an importance ratio of 1."""
         mine = [*step.sums.as_list(), float(step.micro_batches)]
         totals, peaks = self.world.sum_and_max(mine if self.world.reports else [0.0] * len(mine), [step.sums.importance_max])
-        loss, weight, entropy, kl, clipped, importance, loss_tokens, micro_batches = totals
+        loss, weight, entropy, kl, clipped, dual_clipped, importance, loss_tokens, micro_batches = totals
         tokens = max(loss_tokens, 1.0)
         return {
             "loss": loss / max(weight, 1.0),
             "entropy": entropy / tokens,
             "kl": kl / tokens,
             "clip_fraction": clipped / tokens,
+            "dual_clip_fraction": dual_clipped / tokens,
             "importance_mean": importance / tokens if loss_tokens else 1.0,
             "importance_max": peaks[0] if loss_tokens else 1.0,
             "tokens": step.tokens,

@@ -28,7 +28,7 @@ class StepSums:
     """`portable` sums of hybrid replicas whose gradients were added to this one's; their weights are in `weight`."""
 
     def as_list(self) -> list[float]:
-        """Addable over ranks, in the order loss, weight, entropy, mismatch kl, clipped, importance, loss tokens."""
+        """Addable over ranks, in the order loss, weight, entropy, mismatch kl, clipped, dual clipped, importance, loss tokens."""
         loss, *others = (sum(column) for column in zip(*(row[:-1] for row in (self.portable(), *self.joined)), strict=True))
         return [loss, float(self.weight), *others]
 
@@ -42,9 +42,9 @@ class StepSums:
         self.weight += weight
 
     def portable(self) -> tuple[float, ...]:
-        """All but the weight, for another world: loss, entropy, mismatch kl, clipped, importance, loss tokens, importance max."""
-        parts = [(d.entropy, d.mismatch_kl, d.clipped, d.importance, float(d.tokens)) for d in self.diagnostics]
-        sums = [float(sum(column)) for column in zip(*parts, strict=True)] if parts else [0.0] * 5
+        """All but the weight, for another world, in the same order; the largest importance comes last."""
+        parts = [(d.entropy, d.mismatch_kl, d.clipped, d.dual_clipped, d.importance, float(d.tokens)) for d in self.diagnostics]
+        sums = [float(sum(column)) for column in zip(*parts, strict=True)] if parts else [0.0] * 6
         return self.loss, *sums, max((d.importance_max for d in self.diagnostics), default=0.0)
 
 

@@ -39,6 +39,8 @@ def _sequence_loss(model: Any, sequence: TrainingSequence, loss: LossConfig, tem
     logprobs, distribution = hf_logprobs(model, sequence.token_ids, temperature)
     ratio = (logprobs - torch.tensor(sequence.logprobs[1:])).exp()
     objective = torch.min(ratio * sequence.advantage, ratio.clamp(1 - loss.clip_low, 1 + loss.clip_high) * sequence.advantage)
+    if sequence.advantage < 0 and loss.clip_dual is not None:
+        objective = torch.max(objective, torch.full_like(objective, loss.clip_dual * sequence.advantage))
     entropy = -(distribution.exp() * distribution).sum(-1)
     per_token = -objective - loss.entropy_coefficient * entropy
     return (per_token * torch.tensor(sequence.loss_mask[1:])).sum()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from libra_core.algorithms.losses import LossSum, LossTokens, policy_loss
+from libra_core.algorithms.losses import LossDiagnostics, LossSum, LossTokens, policy_loss
 from libra_core.config.training import LossConfig
 
 KINDS = ("token_mean", "sequence_mean", "dr_grpo", "gspo", "cispo")
@@ -53,6 +53,7 @@ def configs() -> st.SearchStrategy[LossConfig]:
     return st.builds(
         LossConfig,
         kind=st.sampled_from(KINDS),
+        clip_dual=st.sampled_from([None, 1.1, 3.0]),
         old_logprobs=st.sampled_from(["sampler", "recompute"]),
         kl_coefficient=st.sampled_from([0.0, 0.3]),
         kl_estimator=st.sampled_from(["k1", "k2", "k3"]),
@@ -112,7 +113,10 @@ def naive_objective(logprob: Tensor, old: float, advantage: float, ratio: Tensor
     bounded = torch.clamp(ratio, 1 - config.clip_low, 1 + config.clip_high)
     if config.kind == "cispo":
         return float(bounded.detach()) * advantage * logprob
-    return torch.min(ratio * advantage, bounded * advantage)
+    objective = torch.min(ratio * advantage, bounded * advantage)
+    if config.clip_dual is None or advantage >= 0:
+        return objective
+    return torch.max(objective, torch.tensor(config.clip_dual * advantage, dtype=torch.float64))
 
 
 def naive_loss(logits: Tensor, samples: list[Sample], config: LossConfig) -> Tensor:
@@ -150,6 +154,15 @@ def test_loss_and_gradient_equal_a_naive_computation(samples: list[Sample], conf
 
 def one_token(log_ratio: float, advantage: float, **config: Any) -> tuple[float, float, float]:
     """Loss, gradient with respect to the log-prob and clipped count of a single token."""
+    loss, slope = loss_of_one(log_ratio, advantage, **config)
+    return float(loss.total.detach()), slope, loss.diagnostics.clipped
+
+
+def diagnostics(log_ratio: float, advantage: float, **config: Any) -> LossDiagnostics:
+    return loss_of_one(log_ratio, advantage, **config)[0].diagnostics
+
+
+def loss_of_one(log_ratio: float, advantage: float, **config: Any) -> tuple[LossSum, float]:
     logprob = torch.tensor([-1.0 + log_ratio], dtype=torch.float64, requires_grad=True)
     old = torch.tensor([-1.0], dtype=torch.float64)
     tokens = LossTokens(
@@ -163,7 +176,7 @@ def one_token(log_ratio: float, advantage: float, **config: Any) -> tuple[float,
     loss = policy_loss(tokens, LossConfig(**config), max_new_tokens=MAX_NEW_TOKENS)
     loss.total.backward()
     assert logprob.grad is not None
-    return float(loss.total.detach()), float(logprob.grad), loss.diagnostics.clipped
+    return loss, float(logprob.grad)
 
 
 def test_the_upper_clip_may_be_higher_than_the_lower() -> None:
@@ -181,10 +194,65 @@ def test_cispo_keeps_the_gradient_of_clipped_tokens() -> None:
     assert one_token(1.0, 1.0, kind="cispo", clip_high=0.28)[1:] == (pytest.approx(-1.28), 1.0)
 
 
-def test_an_extreme_ratio_stays_finite() -> None:
-    loss, slope, _ = one_token(500.0, -1.0)
-    assert loss < float("inf")
-    assert slope == 0.0
+@pytest.mark.parametrize("kind", ["token_mean", "sequence_mean", "gspo"])
+def test_a_worse_token_counts_with_at_most_three_times_its_advantage(kind: str) -> None:
+    assert one_token(1.0, -2.0, kind=kind)[:2] == (pytest.approx(2 * exp(1.0)), pytest.approx(2 * exp(1.0)))
+    for log_ratio in (1.2, 13.0, 19.9, 20.1, 500.0):
+        assert one_token(log_ratio, -2.0, kind=kind) == (6.0, 0.0, 0.0)
+    assert one_token(13.0, 1.0, kind=kind)[:2] == (pytest.approx(-1.28), 0.0)
+
+
+def test_bounded_tokens_are_counted_apart_from_clipped_ones() -> None:
+    def counts(log_ratio: float, advantage: float, **config: Any) -> tuple[float, float]:
+        found = diagnostics(log_ratio, advantage, **config)
+        return found.clipped, found.dual_clipped
+
+    assert counts(13.0, -1.0) == (0.0, 1.0)
+    assert counts(-1.0, -1.0) == (1.0, 0.0)
+    assert counts(13.0, 1.0) == (1.0, 0.0)
+    assert counts(1.0, -1.0) == counts(13.0, -1.0, clip_dual=None) == (0.0, 0.0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(-30, 30), st.floats(-3, 3)), min_size=1, max_size=8),
+    st.floats(1.01, 10.0),
+)
+def test_the_dual_clip_is_that_of_the_field(tokens: list[tuple[float, float]], dual: float) -> None:
+    """Written as losses to minimise, after verl's `compute_policy_loss` (`clip_ratio_c`)."""
+    log_ratios = torch.tensor([log_ratio for log_ratio, _ in tokens], dtype=torch.float64, requires_grad=True)
+    advantages = torch.tensor([advantage for _, advantage in tokens], dtype=torch.float64)
+    ratio = log_ratios.exp()
+    one_sided = torch.maximum(-advantages * ratio, -advantages * torch.clamp(ratio, 0.8, 1.28))
+    two_sided = torch.minimum(-advantages * dual, one_sided)
+    expected = torch.where(advantages < 0, two_sided, one_sided).sum()
+    expected.backward()
+    ours = log_ratios.detach().clone().requires_grad_()
+    zeros = torch.zeros_like(advantages)
+    inputs = LossTokens(
+        logprobs=ours,
+        entropy=zeros,
+        sampler_logprobs=zeros,
+        old_logprobs=zeros,
+        advantages=advantages,
+        sequence_ids=torch.zeros(len(tokens), dtype=torch.int64),
+    )
+    loss = policy_loss(inputs, LossConfig(clip_low=0.2, clip_high=0.28, clip_dual=dual), max_new_tokens=MAX_NEW_TOKENS)
+    loss.total.backward()
+    torch.testing.assert_close(loss.total, expected)
+    torch.testing.assert_close(ours.grad, log_ratios.grad)
+
+
+@pytest.mark.parametrize("log_ratio", [13.0, 19.9, 20.1, 40.0, 500.0])
+def test_without_a_dual_clip_loss_and_gradient_agree_and_stay_finite(log_ratio: float) -> None:
+    def loss(at: float) -> float:
+        return one_token(at, -1.0, clip_dual=None)[0]
+
+    value, slope, _ = one_token(log_ratio, -1.0, clip_dual=None)
+    assert value < float("inf")
+    step = 1e-4
+    assert slope == pytest.approx((loss(log_ratio + step) - loss(log_ratio - step)) / (2 * step), rel=1e-4)
+    assert slope > 1.0
 
 
 @pytest.mark.parametrize("kind", KINDS)
