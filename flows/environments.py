@@ -65,7 +65,7 @@ def _check(config: LibraConfig, agent: str, episodes: int, at_once: int) -> dict
     )
     with tempfile.TemporaryDirectory() as folder:
         write_byte_model(Path(folder))
-        built = build_workload(config, Path(folder))
+        built = build_workload(config, Path(folder), any_length=True)
     make_agent = agents_of(config, cast(AgentName, agent))
     checker = Checker(built.environment, byte_codec(), plan)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

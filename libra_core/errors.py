@@ -57,6 +57,16 @@ class SandboxLostError(LibraError):
     exit_code = 3
 
 
+class BorderError(LibraError):
+    """A tool, scorer or environment handed over what its place does not take; that says nothing about the policy."""
+
+    exit_code = 3
+
+
+class PromptError(BorderError):
+    """A prompt leaves no room to answer, or is none."""
+
+
 class RetrieverError(LibraError):
     """A retriever is down, slow or answers what it should not; the search says nothing about the policy."""
 

@@ -92,6 +92,12 @@ class RolloutConfig(Section):
     """Generated tokens per trajectory, over all turns."""
     max_context_tokens: int = Field(default=384, ge=16)
     """Prompt, generated and tool tokens together."""
+    max_tool_tokens: int | None = Field(default=None, ge=16)
+    """A longer answer of a tool is cut in its middle, with a mark. Unset: what is left of the context."""
+    on_length_limit: Literal["mask", "penalise", "grade"] = "penalise"
+    """What becomes of a trajectory cut at `max_new_tokens`, `max_context_tokens` or `max_turns`. `penalise`: it has not answered,
+    so its reward is at most 0. `mask`: no reward and no gradient, and its group's baseline is without it (DAPO's overlong
+    filter); held-out prompts count 0. `grade`: as if it had ended there."""
     max_num_seqs: int = Field(default=128, ge=1)
     """Largest decode batch of one engine."""
     kv_cache_mib: int = Field(default=256, ge=16)

@@ -1,10 +1,11 @@
 """Length history on disk: one JSON object a line with the fields of `LengthRecord`."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from libra_core.borders import count_of, finite_of
 from libra_core.errors import ConfigError
+from libra_core.files import json_objects
 from libra_core.types.lengths import LengthRecord
 
 _FIELDS = frozenset(LengthRecord.__dataclass_fields__)
@@ -15,39 +16,31 @@ def read_history(path: Path, *, of_a_run: bool = False) -> list[LengthRecord]:
 
     `of_a_run`: a run writes the file, or did until it was killed, so that its last line may end in the middle.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the length history {path}: {error}") from None
-    lines = (text[: text.rfind("\n") + 1] if of_a_run else text).splitlines()
-    return [_record(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
+    return [_record(values, where) for values, where in json_objects(path, "length history", may_be_cut=of_a_run)]
 
 
-def _record(line: str, where: str) -> LengthRecord:
-    try:
-        values = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{where} is no JSON object: {error.msg}") from None
-    if not isinstance(values, dict) or not {"prompt_tokens", "generated_tokens"} <= set(values) <= _FIELDS:
+def _record(values: dict[str, Any], where: str) -> LengthRecord:
+    if not {"prompt_tokens", "generated_tokens"} <= set(values) <= _FIELDS:
         wanted = ", ".join(sorted(_FIELDS))
         raise ConfigError(f"{where} must hold prompt_tokens and generated_tokens, and nothing but {wanted}")
-    return _checked(values, where)
-
-
-def _checked(values: dict[str, Any], where: str) -> LengthRecord:
-    try:
-        step, engine = values.get("step"), values.get("engine")
-        record = LengthRecord(
-            prompt_tokens=int(values["prompt_tokens"]),
-            generated_tokens=tuple(int(value) for value in values["generated_tokens"]),
-            tool_tokens=tuple(int(value) for value in values.get("tool_tokens", ())),
-            tool_s=tuple(float(value) for value in values.get("tool_s", ())),
-            step=None if step is None else int(step),
-            engine=None if engine is None else str(engine),
-        )
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{where}: {error}") from None
-    numbers = (record.prompt_tokens, *record.generated_tokens, *record.tool_tokens, *record.tool_s)
-    if not record.generated_tokens or sum(record.generated_tokens) < 1 or min(numbers) < 0:
-        raise ConfigError(f"{where}: generated_tokens must name at least one token and no number may be negative")
+    step, engine = values.get("step"), values.get("engine")
+    record = LengthRecord(
+        prompt_tokens=count_of(values["prompt_tokens"], f"{where}: prompt_tokens"),
+        generated_tokens=tuple(
+            count_of(value, f"{where}: generated_tokens") for value in _list(values, "generated_tokens", where)
+        ),
+        tool_tokens=tuple(count_of(value, f"{where}: tool_tokens") for value in _list(values, "tool_tokens", where)),
+        tool_s=tuple(finite_of(value, f"{where}: tool_s", least=0.0) for value in _list(values, "tool_s", where)),
+        step=None if step is None else count_of(step, f"{where}: step"),
+        engine=None if engine is None else str(engine),
+    )
+    if not sum(record.generated_tokens):
+        raise ConfigError(f"{where}: generated_tokens must name at least one token")
     return record
+
+
+def _list(values: dict[str, Any], name: str, where: str) -> list[Any]:
+    found = values.get(name, [])
+    if not isinstance(found, list):
+        raise ConfigError(f"{where}: {name} must be a list, got {type(found).__name__}")
+    return found

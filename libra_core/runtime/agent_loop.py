@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from libra_core import borders
 from libra_core.config.rollout import RolloutConfig
-from libra_core.errors import DeadlineError, EngineLostError
+from libra_core.errors import DeadlineError, EngineLostError, PromptError
 from libra_core.ports.environment import Environment, Episode
 from libra_core.ports.routing import FinishedTrajectory, TurnContext
 from libra_core.runtime.fleet import EngineMember
@@ -61,6 +62,10 @@ class AgentTools:
     record: Callable[[str, str, float, float], None]
     """Timeline: name, lane, start, end in unix seconds."""
     offer: Offer = no_offer
+    vocabulary: int | None = None
+    """Token ids of tools are below it; None where it is not known."""
+    cut_mark: tuple[int, ...] = ()
+    """Stands where a tool's answer was too long."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,6 +125,8 @@ class AgentLoop:
             self.tools.watch.note_end(finished, self.degree, len(self.token_ids))
         except EngineLostError as error:
             failure = Failure(kind=FailureKind.ENGINE, message=str(error))
+        except PromptError as error:
+            failure = Failure(kind=FailureKind.PROMPT, message=str(error))
         except Exception as error:  # a tool runner may raise anything; the trajectory is marked, never scored 0
             logger.exception("tool runner failed for %s", self.trajectory_id)
             failure = Failure(kind=FailureKind.TOOL_RUNNER, message=f"{type(error).__name__}: {error}")
@@ -131,7 +138,9 @@ class AgentLoop:
 
     async def _play(self) -> FinishReason:
         config, who = self.config, self.trajectory_id
-        episode = await within(config.batch_deadline_s, self.tools.environment.reset(self.prompt), f"{who}, for its tools,")
+        borders.require_room(self.prompt, who, config.max_context_tokens)
+        made = await within(config.batch_deadline_s, self.tools.environment.reset(self.prompt), f"{who}, for its tools,")
+        episode: Episode = borders.episode_of(made, who)
         try:
             finish = await self._turns(episode)
             self.submission = await submission_of(episode, who, config)
@@ -144,7 +153,7 @@ class AgentLoop:
             turn_tokens = await self._one_turn()
             if turn_tokens is None:
                 return FinishReason.LENGTH
-            call = self.tools.environment.parse_call(turn_tokens)
+            call = borders.call_of(self.tools.environment.parse_call(turn_tokens), self.trajectory_id)
             if call is None:
                 return FinishReason.STOP
             if self.turns >= self.config.max_turns:
@@ -235,11 +244,27 @@ class AgentLoop:
         start_s = time.time()
         self.ahead = self._start_ahead()
         clock = clock_of(self.trajectory_id, self.config.tool_deadline_s, self.config)
-        late = partial(self.tools.environment.answer_failure, call, ToolStatus.TIMEOUT)
+        checked = partial(borders.return_of, who=self.trajectory_id, bounds=self._return_bounds())
+
+        async def step() -> ToolReturn:
+            return checked(await episode.step(call))
+
+        def late() -> ToolReturn:
+            return checked(self.tools.environment.answer_failure(call, ToolStatus.TIMEOUT))
+
         try:
-            return await clock.answered(episode.step(call), late)
+            return await clock.answered(step(), late)
         finally:
             self.tools.record(call.tool, "tools", start_s, time.time())
+
+    def _return_bounds(self) -> borders.ReturnBounds:
+        """A tool's answer never grows a trajectory beyond its context."""
+        left = max(0, self.config.max_context_tokens - len(self.token_ids))
+        most = self.config.max_tool_tokens
+        tools = self.tools
+        return borders.ReturnBounds(
+            max_tokens=left if most is None else min(most, left), vocabulary=tools.vocabulary, mark=tools.cut_mark
+        )
 
     def _room(self) -> int:
         return min(self.config.max_new_tokens - self.generated, self.config.max_context_tokens - len(self.token_ids))
@@ -329,7 +354,7 @@ def clock_of(who: TrajectoryId, work_s: float, config: RolloutConfig) -> WorkClo
 async def submission_of(episode: Episode, who: TrajectoryId, config: RolloutConfig) -> str:
     clock = clock_of(who, config.score_deadline_s, config)
     try:
-        return await clock.hold(episode.submission())
+        return borders.submission_of(await clock.hold(episode.submission()), who)
     except TimeoutError:
         if not clock.late:
             raise

@@ -47,6 +47,9 @@ class RolloutCoordinatorActor:
         self._config = config
         self._router = open_router(config, model_folder, Path(run_dir))
         workload = build_workload(config, Path(model_folder))
+        for note in workload.prompts.census():
+            logger.warning("%s", note)
+        self._vocabulary, self._cut_mark = workload.vocabulary, workload.cut_mark
         self._environment = workload.environment
         self._prompts = workload.prompts
         self._cursor = cursor
@@ -79,6 +82,8 @@ class RolloutCoordinatorActor:
             release=self._keeper.fleet.release,
             record=self._record,
             offer=offers_of(self._config.rollout, self._keeper.fleet),
+            vocabulary=self._vocabulary,
+            cut_mark=self._cut_mark,
         )
 
     async def begin(self) -> None:

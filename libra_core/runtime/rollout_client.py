@@ -16,6 +16,7 @@ from libra_core.runtime.asking import answered, ask
 from libra_core.runtime.clients import TrainerClient
 from libra_core.runtime.fleet import ActorHandle
 from libra_core.runtime.publisher import WeightPublisher
+from libra_core.runtime.scorer import is_masked
 from libra_core.runtime.store import Share, batch_name
 from libra_core.runtime.summaries import Wait, summarise_batch
 from libra_core.runtime.timeline import Interval, clipped, intersection, total_s
@@ -130,9 +131,10 @@ class RolloutClient:
         pairs = ask("held-out rollouts", scoring, deadline_s, since_s=since_s)
         rewards: dict[str, list[float]] = defaultdict(list)
         for prompt, trajectory in pairs:
-            if trajectory.reward is not None:
-                rewards["reward_mean"].append(trajectory.reward)
-                rewards[f"{prompt.kind.rpartition('/')[2]}_mean"].append(trajectory.reward)
+            reward = 0.0 if is_masked(trajectory) else trajectory.reward
+            if reward is not None:
+                rewards["reward_mean"].append(reward)
+                rewards[f"{prompt.kind.rpartition('/')[2]}_mean"].append(reward)
         return {name: fmean(values) for name, values in sorted(rewards.items())}
 
     def sample_trajectories(self, batch_id: BatchId, count: int) -> list[dict[str, Any]]:

@@ -5,11 +5,14 @@ import logging
 import statistics
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from libra_core.algorithms.advantages import group_advantages
+from libra_core.borders import reward_of
 from libra_core.config import LibraConfig
 from libra_core.config.rollout import RolloutConfig
 from libra_core.ports.environment import Environment
@@ -17,7 +20,7 @@ from libra_core.runtime.fleet import ActorHandle
 from libra_core.types.group import TrajectoryGroup
 from libra_core.types.ids import BatchId
 from libra_core.types.reports import RewardReport
-from libra_core.types.trajectory import Failure, FailureKind, Prompt, Trajectory
+from libra_core.types.trajectory import Failure, FailureKind, FinishReason, Prompt, Trajectory
 from libra_core.workloads.build import build_workload
 from libra_core.workloads.work_clock import WorkClock
 
@@ -40,9 +43,7 @@ class RewardActor:
         rollout = self._config.rollout
         asyncio.get_running_loop().set_default_executor(self._threads)
         scored = await asyncio.gather(*(score_one(self._environment, group.prompt, t, rollout) for t in group.trajectories))
-        usable = [t.reward for t in scored if t.failure is None]
-        advantages = iter(group_advantages(usable, kind=self._config.training.loss.advantage) or ())
-        return replace(group, trajectories=tuple(t if t.failure else t.with_advantage(next(advantages)) for t in scored))
+        return replace(group, trajectories=with_advantages(scored, self._config.training.loss.advantage))
 
     async def report(self, batch_id: BatchId) -> RewardReport:
         """The reward spread of a batch."""
@@ -70,9 +71,25 @@ class RewardActor:
         ]
 
 
+def with_advantages(samples: Sequence[Trajectory], kind: Literal["group_std", "group_mean"]) -> tuple[Trajectory, ...]:
+    """Each against the others that have a reward; those without one have no advantage either."""
+    rewards = {t.sample_index: t.reward for t in samples if t.failure is None and t.reward is not None}
+    advantages = dict(zip(rewards, group_advantages(list(rewards.values()), kind=kind) or (), strict=True))
+    return tuple(t.with_advantage(advantages[t.sample_index]) if t.sample_index in advantages else t for t in samples)
+
+
+def is_masked(trajectory: Trajectory) -> bool:
+    """Sound, but cut at the length limit and left without a reward."""
+    return trajectory.failure is None and trajectory.reward is None and trajectory.finish_reason is FinishReason.LENGTH
+
+
 async def score_one(environment: Environment, prompt: Prompt, trajectory: Trajectory, limits: RolloutConfig) -> Trajectory:
-    """Scored, or marked failed after `_TRIES` tries. One that has failed or been scored is kept: a retry scores a group again."""
-    if trajectory.failure is not None or trajectory.reward is not None:
+    """Scored, or marked failed after `_TRIES` tries. One that has failed or been scored is kept: a retry scores a group again.
+
+    One cut at the length limit has not answered: `rollout.on_length_limit` says what it is worth.
+    """
+    is_cut = trajectory.finish_reason is FinishReason.LENGTH
+    if trajectory.failure is not None or trajectory.reward is not None or (is_cut and limits.on_length_limit == "mask"):
         return trajectory
     message = ""
     for _ in range(_TRIES):
@@ -80,7 +97,8 @@ async def score_one(environment: Environment, prompt: Prompt, trajectory: Trajec
             f"the score of {trajectory.trajectory_id}", work_s=limits.score_deadline_s, queue_s=limits.queue_deadline_s
         )
         try:
-            return trajectory.scored(await clock.hold(environment.score(prompt, trajectory)))
+            reward = reward_of(await clock.hold(environment.score(prompt, trajectory)), trajectory.trajectory_id)
+            return trajectory.scored(min(reward, 0.0) if is_cut and limits.on_length_limit == "penalise" else reward)
         except TimeoutError as error:
             message = f"no score within rollout.score_deadline_s = {limits.score_deadline_s:.0f} s" if clock.late else repr(error)
         except Exception as error:  # a scorer may raise anything; that is infrastructure, not the policy's mistake
@@ -106,6 +124,7 @@ def summarise(batch_id: BatchId, groups: list[TrajectoryGroup], *, duration_s: f
         std=statistics.pstdev(rewards) if rewards else float("nan"),
         groups_with_signal=signal / max(1, len(groups)),
         failed=sum(t.failure is not None for g in groups for t in g.trajectories),
+        masked=sum(is_masked(t) for g in groups for t in g.trajectories),
         by_kind={kind: statistics.fmean(values) for kind, values in sorted(by_kind.items()) if values},
         duration_s=duration_s,
     )

@@ -102,6 +102,9 @@ class RewardReport:
     groups_with_signal: float
     """Share of groups whose samples do not all have the same reward."""
     failed: int
+    """Trajectories lost to infrastructure."""
+    masked: int = 0
+    """Cut at the length limit and left without a reward (`rollout.on_length_limit = mask`)."""
     by_kind: dict[str, float] = field(default_factory=dict)
     """Mean reward per prompt kind."""
     duration_s: float = 0.0
@@ -262,7 +265,7 @@ class TrajectoryAudit:
     trained: int = 0
     """Their gradient is in the weights."""
     without_signal: int = 0
-    """Of groups that scored alike: there is nothing to learn from them."""
+    """Of groups that scored alike, or cut at the length limit and masked: there is nothing to learn from them."""
     failed: int = 0
     """Lost to infrastructure before they were scored."""
     lost: int = 0

@@ -31,6 +31,8 @@ class FailureKind(StrEnum):
     ENGINE = "engine"
     TOOL_RUNNER = "tool_runner"
     SCORER = "scorer"
+    PROMPT = "prompt"
+    """It leaves no room to answer, or is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

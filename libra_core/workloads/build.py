@@ -1,5 +1,6 @@
 """From the configuration to a workload: the one entry point for the agent loop, the scorer and the warm start."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,10 +9,14 @@ from libra_core.config.models import LibraConfig
 from libra_core.config.sandbox import SandboxConfig
 from libra_core.config.workload import DapoMathConfig, R2EGymConfig, SearchR1Config, SyntheticConfig
 from libra_core.errors import ConfigError
-from libra_core.ports.environment import Environment, PromptSource
+from libra_core.ports.environment import Environment
+from libra_core.workloads.fitting import CountedPrompts, FittingStream, PromptRoom
+from libra_core.workloads.rows import load_files
 
 if TYPE_CHECKING:
     from libra_core.workloads.r2e_gym.image_instances import ImageInstance
+
+_Parts = tuple[Environment, CountedPrompts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,29 +24,50 @@ class Workload:
     """Tools and rewards, and the prompts that need them."""
 
     environment: Environment
-    prompts: PromptSource
+    prompts: CountedPrompts
+    vocabulary: int | None
+    """Token ids of prompts and tools are below it; None for a folder that does not say."""
+    cut_mark: tuple[int, ...]
+    """Stands where a tool's answer was too long; empty without a tokenizer."""
 
 
-def build_workload(config: LibraConfig, model_folder: Path) -> Workload:
+def build_workload(config: LibraConfig, model_folder: Path, *, any_length: bool = False) -> Workload:
     """Assemble the configured workload for the model in `model_folder`; takes up to a second, no torch.
+
+    With `any_length` no prompt is too long, for looks at a workload without its model.
 
     Raises:
         ModelFolderError: when the folder lacks what the workload reads of it: a usable tokenizer.json, or the vocabulary's size.
     """
+    from libra_core.workloads.synthetic.vocabulary import known_vocabulary
+    from libra_core.workloads.tool_text import cut_mark
+
+    vocabulary = known_vocabulary(model_folder)
+    room = PromptRoom(max_tokens=sys.maxsize if any_length else config.rollout.max_context_tokens, vocabulary=vocabulary)
+    environment, prompts = _parts(config, model_folder, room)
+    return Workload(
+        environment=environment,
+        prompts=prompts,
+        vocabulary=vocabulary,
+        cut_mark=cut_mark(model_folder),
+    )
+
+
+def _parts(config: LibraConfig, model_folder: Path, room: PromptRoom) -> _Parts:
     match config.workload:
         case SearchR1Config():
             if config.workload.train_files:
-                return _search_r1_files(config.workload, model_folder, config)
-            return _search_r1(config.workload, model_folder, config)
+                return _search_r1_files(config.workload, model_folder, config, room)
+            return _search_r1(config.workload, model_folder, config, room)
         case DapoMathConfig():
-            return _dapo_math(config.workload, model_folder, config)
+            return _dapo_math(config.workload, model_folder, config, room)
         case R2EGymConfig():
-            return _r2e_gym(config.workload, model_folder, config)
+            return _r2e_gym(config.workload, model_folder, config, room)
         case SyntheticConfig():
-            return _synthetic(config.workload, model_folder, config.seed)
+            return _synthetic(config.workload, model_folder, config.seed, room)
 
 
-def _search_r1(settings: SearchR1Config, model_folder: Path, config: LibraConfig) -> Workload:
+def _search_r1(settings: SearchR1Config, model_folder: Path, config: LibraConfig, room: PromptRoom) -> _Parts:
     from libra_core.workloads.search_r1.drift import Drift
     from libra_core.workloads.search_r1.environment import SearchEnvironment
     from libra_core.workloads.search_r1.facts import load_world, split_world
@@ -51,19 +77,18 @@ def _search_r1(settings: SearchR1Config, model_folder: Path, config: LibraConfig
     codec = TextCodec.from_folder(model_folder)
     world = load_world()
     split = split_world(world, settings.heldout_share)
-    return Workload(
-        environment=SearchEnvironment(codec, world, top_k=settings.top_k, max_passage_tokens=settings.max_passage_tokens),
-        prompts=SearchPromptSource(
-            codec,
-            split,
-            two_hop_share=settings.two_hop_share,
-            seed=config.seed,
-            drift=Drift(settings, config.rollout.groups_per_step),
-        ),
+    prompts = SearchPromptSource(
+        codec,
+        split,
+        two_hop_share=settings.two_hop_share,
+        seed=config.seed,
+        drift=Drift(settings, config.rollout.groups_per_step),
     )
+    environment = SearchEnvironment(codec, world, top_k=settings.top_k, max_passage_tokens=settings.max_passage_tokens)
+    return environment, FittingStream(prompts, room)
 
 
-def _search_r1_files(settings: SearchR1Config, model_folder: Path, config: LibraConfig) -> Workload:
+def _search_r1_files(settings: SearchR1Config, model_folder: Path, config: LibraConfig, room: PromptRoom) -> _Parts:
     from libra_core.workloads.chat import Chat
     from libra_core.workloads.search_r1.choose import index_cache, open_retriever
     from libra_core.workloads.search_r1.file_source import FileQuestionSource
@@ -72,41 +97,41 @@ def _search_r1_files(settings: SearchR1Config, model_folder: Path, config: Libra
     from libra_core.workloads.text_codec import TextCodec
 
     codec = TextCodec.from_folder(model_folder)
-    training = [question for file in settings.train_files for question in load_questions(Path(file))]
-    heldout = [question for file in settings.heldout_files for question in load_questions(Path(file))]
-    return Workload(
-        environment=TagSearchEnvironment(codec, settings, open_retriever(settings, index_cache(config))),
-        prompts=FileQuestionSource(Chat(codec), training, heldout, seed=config.seed),
-    )
+    training, heldout = load_files(settings.train_files, load_questions), load_files(settings.heldout_files, load_questions)
+    environment = TagSearchEnvironment(codec, settings, open_retriever(settings, index_cache(config)))
+    return environment, FileQuestionSource(Chat(codec), training, heldout, seed=config.seed, room=room)
 
 
-def _dapo_math(settings: DapoMathConfig, model_folder: Path, config: LibraConfig) -> Workload:
+def _dapo_math(settings: DapoMathConfig, model_folder: Path, config: LibraConfig, room: PromptRoom) -> _Parts:
     from libra_core.workloads.chat import Chat
     from libra_core.workloads.dapo_math.environment import PYTHON_HELP, DapoMathEnvironment
     from libra_core.workloads.dapo_math.problems import load_problems
-    from libra_core.workloads.dapo_math.source import MathPromptSource
+    from libra_core.workloads.dapo_math.source import FileProblemSource, MathPromptSource
     from libra_core.workloads.sandbox.host import SandboxHost
     from libra_core.workloads.text_codec import TextCodec
 
     codec = TextCodec.from_folder(model_folder)
+    help_text = PYTHON_HELP if settings.python_tool else ""
+    prompts: CountedPrompts
     if settings.train_files:
-        training = [problem for file in settings.train_files for problem in load_problems(Path(file))]
-        heldout = [problem for file in settings.heldout_files for problem in load_problems(Path(file))]
-        prompts = MathPromptSource.of_files(Chat(codec), training, heldout, config.seed)
+        training, heldout = load_files(settings.train_files, load_problems), load_files(settings.heldout_files, load_problems)
+        prompts = FileProblemSource(Chat(codec), training, heldout, seed=config.seed, room=room, help_text=help_text)
     else:
-        prompts = MathPromptSource.generated(Chat(codec), settings.generated_tasks, config.seed)
+        generated = MathPromptSource.generated(Chat(codec), settings.generated_tasks, config.seed)
+        prompts = FittingStream(generated.helped(help_text), room)
     if settings.python_tool:
         _check_tool_deadline(config, settings.sandbox)
     environment = DapoMathEnvironment(
         codec,
         settings,
         max_new_tokens=config.rollout.max_new_tokens,
+        grades_cut=config.rollout.on_length_limit == "grade",
         sandboxes=SandboxHost(settings.sandbox) if settings.python_tool else None,
     )
-    return Workload(environment=environment, prompts=prompts.helped(PYTHON_HELP) if settings.python_tool else prompts)
+    return environment, prompts
 
 
-def _r2e_gym(settings: R2EGymConfig, model_folder: Path, config: LibraConfig) -> Workload:
+def _r2e_gym(settings: R2EGymConfig, model_folder: Path, config: LibraConfig, room: PromptRoom) -> _Parts:
     from libra_core.workloads.chat import Chat
     from libra_core.workloads.r2e_gym.environment import R2EGymEnvironment
     from libra_core.workloads.r2e_gym.image_instances import ImageRepositories
@@ -126,19 +151,14 @@ def _r2e_gym(settings: R2EGymConfig, model_folder: Path, config: LibraConfig) ->
     host = SandboxHost(settings.sandbox)
     if settings.train_files:
         training, heldout = _instances(settings.train_files), _instances(settings.heldout_files)
-        repositories = ImageRepositories([*training, *heldout], settings, host)
-        return Workload(
-            environment=R2EGymEnvironment(codec, settings, repositories),
-            prompts=IssueSource(Chat(codec), training, heldout, seed=config.seed),
-        )
+        environment = R2EGymEnvironment(codec, settings, ImageRepositories([*training, *heldout], settings, host))
+        return environment, IssueSource(Chat(codec), training, heldout, seed=config.seed, room=room)
     prepared = Path(settings.prepared)
     tasks = ensure_tasks(prepared, settings.sandbox, lambda name, share: None)
     training, heldout = split_tasks(tasks, settings.heldout_share)
     repositories = MutatedPackages(prepared, tasks, host, test_wall_s=settings.test_wall_s)
-    return Workload(
-        environment=R2EGymEnvironment(codec, settings, repositories),
-        prompts=IssueSource(Chat(codec), training, heldout, seed=config.seed),
-    )
+    issues = IssueSource(Chat(codec), training, heldout, seed=config.seed, room=room)
+    return R2EGymEnvironment(codec, settings, repositories), issues
 
 
 def _check_tool_deadline(config: LibraConfig, sandbox: SandboxConfig) -> None:
@@ -157,16 +177,14 @@ def _check_tool_deadline(config: LibraConfig, sandbox: SandboxConfig) -> None:
 def _instances(files: tuple[str, ...]) -> list["ImageInstance"]:
     from libra_core.workloads.r2e_gym.image_instances import load_instances
 
-    return [instance for file in files for instance in load_instances(Path(file))]
+    return load_files(files, load_instances)
 
 
-def _synthetic(settings: SyntheticConfig, model_folder: Path, seed: int) -> Workload:
+def _synthetic(settings: SyntheticConfig, model_folder: Path, seed: int, room: PromptRoom) -> _Parts:
     from libra_core.workloads.synthetic.environment import SyntheticEnvironment
     from libra_core.workloads.synthetic.source import SyntheticPromptSource
     from libra_core.workloads.synthetic.vocabulary import draw_vocabulary, vocabulary_size
 
     vocabulary = draw_vocabulary(vocabulary_size(model_folder), turn_tokens=settings.turn_tokens, seed=seed)
-    return Workload(
-        environment=SyntheticEnvironment(settings, vocabulary, seed=seed),
-        prompts=SyntheticPromptSource(vocabulary_size=vocabulary.size, prompt_tokens=settings.prompt_tokens, seed=seed),
-    )
+    prompts = SyntheticPromptSource(vocabulary_size=vocabulary.size, prompt_tokens=settings.prompt_tokens, seed=seed)
+    return SyntheticEnvironment(settings, vocabulary, seed=seed), FittingStream(prompts, room)

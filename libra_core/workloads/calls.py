@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from libra_core.types.trajectory import ToolCall
+from libra_core.workloads.spoken import said_aloud
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _FUNCTION_OPEN, _FUNCTION_CLOSE = "<function=", "</function>"
@@ -22,8 +23,10 @@ UNKNOWN_TOOL: Final = "unknown"
 def parse_tool_call(text: str) -> ToolCall | None:
     """The one call of a turn, its arguments as a JSON object in `argument`; None for a turn without one.
 
-    Several calls in one turn, an unclosed tag or broken JSON are malformed calls; `argument` then says what is wrong.
+    A call before the last `</think>` is only thought of. Several calls in one turn, an unclosed tag or broken JSON are malformed
+    calls; `argument` then says what is wrong.
     """
+    text = said_aloud(text)
     if _OPEN in text or _CLOSE in text:
         return _tagged(text)
     if _FUNCTION_OPEN in text:

@@ -1,16 +1,16 @@
 """Rows of a data file in any of the formats that data sets come in: parquet, JSON lines, a JSON list, each also gzipped."""
 
-import gzip
-import json
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from libra_core.errors import ConfigError
+from libra_core.files import json_object, json_objects, parse_json, read_text
 
 Row = Mapping[str, Any]
+Item = TypeVar("Item")
 FORMATS: Final = (".parquet", ".jsonl", ".json", ".jsonl.gz", ".json.gz")
+_WHAT: Final = "data file"
 
 
 def read_rows(path: Path) -> Iterator[Row]:
@@ -21,11 +21,68 @@ def read_rows(path: Path) -> Iterator[Row]:
     if name.endswith(".parquet"):
         yield from _parquet(path)
     elif name.endswith(".jsonl"):
-        yield from _json_lines(path)
+        yield from (row for row, _ in json_objects(path, _WHAT))
     elif name.endswith(".json"):
         yield from _json_list(path)
     else:
         raise ConfigError(f"{path} has none of the endings {', '.join(FORMATS)}; rename or convert it")
+
+
+def load_files(files: Sequence[str], load: Callable[[Path, str, "Keys"], Sequence[Item]]) -> list[Item]:
+    """The rows of all files; `load` gets each file, its label and the keys so far."""
+    paths, keys = [Path(file) for file in files], Keys()
+    return [item for path, label in zip(paths, file_labels(paths), strict=True) for item in load(path, label, keys)]
+
+
+def file_label(path: Path) -> str:
+    return file_labels([path])[0]
+
+
+def file_labels(paths: Sequence[Path]) -> tuple[str, ...]:
+    """A short name for each file, different for each: its own without the ending, else with its folder before it.
+
+    Raises:
+        ConfigError: for a file that is named twice.
+    """
+    whole = [path.resolve() for path in paths]
+    for parts in (1, 2):
+        labels = tuple(_without_ending("/".join(path.parts[-parts:])) for path in whole)
+        if len(set(labels)) == len(labels):
+            return labels
+    for number, path in enumerate(whole):
+        if path in whole[:number]:
+            raise ConfigError(f"{paths[number]} is named twice; its rows would be asked twice as often: leave one out")
+    return tuple(str(path) for path in whole)
+
+
+def _without_ending(name: str) -> str:
+    for ending in sorted(FORMATS, key=len, reverse=True):
+        name = name.removesuffix(ending)
+    return name
+
+
+def row_key(row: Row, number: int, where: str, *, names: Sequence[str] = ("id", "_id")) -> str:
+    """The row's own id; without one its place, written so that it equals no id."""
+    for name in names:
+        value = row.get(name)
+        if isinstance(value, bool) or not isinstance(value, (str, int, type(None))):
+            raise ConfigError(f"{where}: {name} is {value!r}; an id is a text or a whole number")
+        if value is not None and str(value).strip():
+            return str(value).strip()
+    return f"#{number}"
+
+
+class Keys:
+    """Every row has a key of its own."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, str] = {}
+
+    def add(self, key: str, where: str) -> str:
+        """The key. Raises `ConfigError` that names both rows."""
+        if (other := self._seen.setdefault(key, where)) != where:
+            raise ConfigError(f"{where} has the id {key!r}, as {other} has; give each row an id of its own, or none")
+        return key
 
 
 def _parquet(path: Path) -> Iterator[Row]:
@@ -36,41 +93,13 @@ def _parquet(path: Path) -> Iterator[Row]:
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=1024):
                 yield from batch.to_pylist()
-    except (ArrowException, OSError) as error:
+    except (ArrowException, OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not a parquet file that can be read: {' '.join(str(error).split())[:200]}") from None
 
 
-def _text(path: Path) -> str:
-    try:
-        data = path.read_bytes()
-        return (gzip.decompress(data) if path.name.endswith(".gz") else data).decode("utf-8")
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise ConfigError(f"{path} is not text that can be read: {error}") from None
-
-
-def _json_lines(path: Path) -> Iterator[Row]:
-    for number, line in enumerate(_text(path).split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise ConfigError(f"{path}, line {number} is not JSON: {error}") from None
-        yield _checked(row, f"{path}, line {number}")
-
-
 def _json_list(path: Path) -> Iterator[Row]:
-    try:
-        rows = json.loads(_text(path))
-    except ValueError as error:
-        raise ConfigError(f"{path} is not JSON: {error}") from None
+    rows = parse_json(read_text(path, _WHAT), str(path))
     if not isinstance(rows, list):
         raise ConfigError(f"{path} must hold a list of objects, got {type(rows).__name__}")
     for number, row in enumerate(rows, start=1):
-        yield _checked(row, f"{path}, element {number}")
-
-
-def _checked(row: Any, where: str) -> Row:
-    if not isinstance(row, dict):
-        raise ConfigError(f"{where} must hold an object, got {type(row).__name__}")
-    return row
+        yield json_object(row, f"{path}, element {number}")

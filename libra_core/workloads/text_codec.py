@@ -1,6 +1,7 @@
 """Text to token ids and back by the Rust tokenizer alone; importing transformers or torch would cost seconds."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -21,10 +22,7 @@ class TextCodec:
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise ModelFolderError(f"{folder} has no tokenizer.json; copy the model's tokenizer files into the folder")
-        try:
-            return cls(Tokenizer.from_file(str(path)))
-        except Exception as error:  # the Rust library raises bare Exception
-            raise ModelFolderError(f"{path} is not a tokenizer that `tokenizers` can load: {error}") from None
+        return _loaded(path.resolve(), path.stat().st_mtime_ns)
 
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
@@ -65,3 +63,12 @@ class TextCodec:
                 "add the tags to the tokenizer as special tokens and resize the model's embeddings"
             )
         return ids[0]
+
+
+@lru_cache(maxsize=2)
+def _loaded(path: Path, changed_ns: int) -> TextCodec:
+    """A large one takes half a second."""
+    try:
+        return TextCodec(Tokenizer.from_file(str(path)))
+    except Exception as error:  # the Rust library raises bare Exception
+        raise ModelFolderError(f"{path} is not a tokenizer that `tokenizers` can load: {error}") from None

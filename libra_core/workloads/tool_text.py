@@ -1,8 +1,9 @@
 """Tool text within its bounds."""
 
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
+from libra_core.borders import cut_middle
 from libra_core.workloads.text_codec import TextCodec
 
 CHARACTERS_PER_TOKEN: Final = 8
@@ -18,15 +19,11 @@ def tool_tokens(text: str, codec: TextCodec, max_tokens: int) -> tuple[int, ...]
     room = CHARACTERS_PER_TOKEN * max_tokens
     if len(text) > 2 * room:
         text = f"{text[:room]}{_CUT}{text[-room:]}"
-    return _fitted(codec.encode_plain(text), codec, max_tokens)
+    return cut_middle(codec.encode_plain(text), codec.encode_plain(_CUT), max_tokens)
 
 
-def _fitted(token_ids: Sequence[int], codec: TextCodec, max_tokens: int) -> tuple[int, ...]:
-    if len(token_ids) <= max_tokens:
-        return tuple(token_ids)
-    mark = codec.encode_plain(_CUT)
-    room = max_tokens - len(mark)
-    if room < 2:
-        return tuple(token_ids[:max_tokens])
-    head = room // 2
-    return (*token_ids[:head], *mark, *token_ids[len(token_ids) - (room - head) :])
+def cut_mark(model_folder: Path) -> tuple[int, ...]:
+    """What stands where something was cut; empty for a folder without a tokenizer."""
+    if not (model_folder / "tokenizer.json").is_file():
+        return ()
+    return TextCodec.from_folder(model_folder).encode(_CUT)

@@ -108,7 +108,7 @@ def built(workload: str) -> Workload:
     config = validate_config({"workload": settings})
     with tempfile.TemporaryDirectory() as folder:
         write_byte_model(Path(folder))
-        return build_workload(config, Path(folder))
+        return build_workload(config, Path(folder), any_length=True)
 
 
 @dataclass(slots=True)

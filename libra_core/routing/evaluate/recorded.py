@@ -5,16 +5,14 @@ stated, the tokens returned and, where recorded, the seconds the tool took. The 
 act on, whatever the recording says of it.
 """
 
-import gzip
-import json
-import math
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from libra_core.borders import count_of, finite_of, text_of
 from libra_core.errors import ConfigError
+from libra_core.files import json_objects
 from libra_core.types.trajectory import ToolStatus
 
 _STATUSES = {
@@ -70,10 +68,9 @@ def read_recorded(path: Path, prompts: Mapping[str, str] | None = None) -> list[
     """
     texts = prompts or {}
     found: list[RecordedTrajectory] = []
-    for number, line in enumerate(_lines(path), start=1):
-        if line.strip():
-            trajectory = _trajectory(line, texts, f"{path}, line {number}", number)
-            found += [trajectory] if trajectory.generated_tokens else []
+    for number, (values, where) in enumerate(json_objects(path, "recorded trajectories"), start=1):
+        trajectory = _trajectory(values, texts, where, number)
+        found += [trajectory] if trajectory.generated_tokens else []
     if not found:
         raise ConfigError(f"{path} holds no trajectory with generated tokens; give a file of recorded trajectories")
     return found
@@ -82,47 +79,27 @@ def read_recorded(path: Path, prompts: Mapping[str, str] | None = None) -> list[
 def read_prompts(path: Path) -> dict[str, str]:
     """Text by task name: a JSON object a line with `task` or `instance_id`, and `text` or `problem_statement`."""
     texts: dict[str, str] = {}
-    for number, line in enumerate(_lines(path), start=1):
-        if not line.strip():
-            continue
-        values = _object(line, f"{path}, line {number}")
+    for values, where in json_objects(path, "prompts"):
         task, text = values.get("task", values.get("instance_id")), values.get("text", values.get("problem_statement"))
         if not isinstance(task, str) or not isinstance(text, str):
-            raise ConfigError(f"{path}, line {number} must hold task (or instance_id) and text (or problem_statement)")
-        texts[task] = text
+            raise ConfigError(f"{where} must hold task (or instance_id) and text (or problem_statement)")
+        if texts.setdefault(task, text) != text:
+            raise ConfigError(f"{where}: the task {task!r} has another text than above; leave one of them out")
     return texts
 
 
-def _lines(path: Path) -> list[str]:
-    try:
-        raw = path.read_bytes()
-        return (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8").splitlines()
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise ConfigError(f"cannot read the recorded trajectories {path}: {error}") from None
-
-
-def _object(line: str, where: str) -> dict[str, Any]:
-    try:
-        values = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{where} is no JSON object: {error.msg}") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"{where} is no JSON object")
-    return values
-
-
-def _trajectory(line: str, texts: Mapping[str, str], where: str, number: int) -> RecordedTrajectory:
-    values = _object(line, where)
+def _trajectory(values: dict[str, Any], texts: Mapping[str, str], where: str, number: int) -> RecordedTrajectory:
     wanted = ("task", "prompt_tok", "gen_tok", "tool", "status", "ret_tok")
     if missing := [name for name in wanted if name not in values]:
         raise ConfigError(f"{where} lacks {', '.join(missing)}; a recorded trajectory holds {', '.join(wanted)}")
-    task = str(values["task"])
+    task = values["task"]
+    task = str(task) if isinstance(task, int) else text_of(task, f"{where}: task")
     turns = _turns(values, where)
     return RecordedTrajectory(
         name=f"{number}:{task}",
         prompt_id=task,
         prompt_text=texts.get(task, task),
-        prompt_tokens=_count(values["prompt_tok"], f"{where}: prompt_tok"),
+        prompt_tokens=count_of(values["prompt_tok"], f"{where}: prompt_tok"),
         turns=turns,
     )
 
@@ -138,27 +115,15 @@ def _turns(values: dict[str, Any], where: str) -> tuple[RecordedTurn, ...]:
         raise ConfigError(f"{where}: tool_s has {len(seconds)} entries for {len(columns[0])} turns")
     return tuple(
         RecordedTurn(
-            generated_tokens=_count(generated, f"{where}: gen_tok"),
+            generated_tokens=count_of(generated, f"{where}: gen_tok"),
             tool=str(tool),
             status=_status(status, where),
-            payload_tokens=_count(returned, f"{where}: ret_tok"),
-            tool_s=UNRECORDED_TOOL_S if tool_s is None else _seconds(tool_s, f"{where}: tool_s"),
+            payload_tokens=count_of(returned, f"{where}: ret_tok"),
+            # Recordings hold a few seconds below zero, for whatever reason; they are taken as they are.
+            tool_s=UNRECORDED_TOOL_S if tool_s is None else finite_of(tool_s, f"{where}: tool_s"),
         )
         for generated, tool, status, returned, tool_s in zip(*columns, seconds, strict=True)
     )
-
-
-def _count(value: Any, what: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ConfigError(f"{what} is {value!r}; it must be a whole number of tokens, 0 or more")
-    return value
-
-
-def _seconds(value: Any, what: str) -> float:
-    """Recordings hold a few below zero, for whatever reason; they are taken as they are."""
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        raise ConfigError(f"{what} is {value!r}; it must be a number of seconds")
-    return float(value)
 
 
 def _status(value: Any, where: str) -> ToolStatus:

@@ -7,15 +7,30 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Final
 
-_ANSWER_LINE: Final = re.compile(r"^[ \t*_]*(?:final[ \t]+)?answer[ \t*_]*(?:is)?[ \t]*[::]?[ \t*_]*(.+?)[ \t]*$", re.I | re.M)
-_HASHES: Final = re.compile(r"^####[ \t]*(.+?)[ \t]*$", re.M)
+_COLON: Final = "[:\uff1a\ufe55\u2236]"
+"""Plain, full-width, small, and the ratio sign."""
+_DRESS: Final = r"[ \t*_>#`]*"
+_ANSWER_LINE: Final = re.compile(
+    rf"^{_DRESS}(?:the[ \t]+)?(?:final[ \t]+)?(?:answer|\u7b54\u6848){_DRESS}(?:is|\u662f|\u4e3a)?{_DRESS}{_COLON}", re.I | re.M
+)
+_LOOSE_LINE: Final = re.compile(rf"^{_DRESS}(?:final[ \t]+)?answer\b{_DRESS}(?:is\b)?", re.I | re.M)
+"""Without a colon; read only where there is neither a box nor a line with one."""
+_HASHES: Final = re.compile(r"^####[ \t]*(?=[^\s#])", re.M)
+_BOX: Final = re.compile(r"\\(?:boxed|fbox|framebox)[ \t]*(?=\{)|\\boxed[ \t]+(?=[^\s{])")
+_BOXED_WORD: Final = re.compile(r"[^\s$]+")
 _MAX_ANSWER: Final = 1000
 _UNITS: Final = re.compile(r"\\(?:text|mbox|mathrm)\{\s*[a-zA-Z .]*\}\s*$")
-_NUMBER: Final = re.compile(r"^[+-]?(?:\d+(?:\.\d*)?|\.\d+)$")
-_RATIO: Final = re.compile(r"^([+-]?\d+)\s*/\s*(\d+)$")
-_LATEX_RATIO: Final = re.compile(r"^([+-]?)\\[dt]?frac(?:\{([+-]?\d+)\}\{(\d+)\}|(\d)(\d))$")
+_NUMBER: Final = re.compile(r"^[+-]?(?:\d+(?:\.\d*)?|\.\d+)$", re.A)
+_RATIO: Final = re.compile(r"^([+-]?\d+)\s*/\s*(\d+)$", re.A)
+_LATEX_RATIO: Final = re.compile(r"^([+-]?)\\[dt]?frac(?:\{([+-]?\d+)\}\{(\d+)\}|(\d)(\d))$", re.A)
 _ASSIGNED: Final = re.compile(r"^[a-zA-Z]\s*=\s*(?=[^=])")
-_THOUSANDS: Final = re.compile(r"(?<=\d),(?:\\!)?(?=\d{3}(?!\d))")
+_THOUSANDS: Final = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:,(?:\\!)?|\{,\}|\\,)\d{3})+(?!\d|,\d|\{,\})", re.A)
+
+
+_SUPERSCRIPTS: Final = "\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207a\u207b\u207d\u207e\u207f\u2071"
+_RAISED: Final = re.compile(f"[{_SUPERSCRIPTS}]+")
+_LOWERED: Final = re.compile("[\u2080-\u208e\u2090-\u209c]+")
+_VULGAR: Final = re.compile("(\\d*)[ \u00a0]?([\u00bc-\u00be\u2150-\u215e\u2189])", re.A)
 
 
 class NoAnswer(StrEnum):
@@ -33,44 +48,79 @@ class Extraction:
     reason: NoAnswer | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """Something that may be the answer, at a place in the text; `text` None where a box is never closed."""
+
+    place: int
+    text: str | None
+
+
 def extract_answer(text: str) -> Extraction:
-    """The last `\\boxed{…}`; without any, the last line `Answer: …` or `#### …`. Linear in the text's length."""
+    """The last `\\boxed{…}` or line `Answer: …`, whichever comes last; a line `#### …` where nothing is boxed; else a line
+    `Answer is …`. Linear in the text's length.
+    """
     if not text.strip():
         return Extraction(answer=None, reason=NoAnswer.EMPTY)
-    found = last_boxed(text)
-    if found is None and "\\boxed{" in text:
-        return Extraction(answer=None, reason=NoAnswer.UNCLOSED)
+    box = _last_box(text)
+    line = _last_line(text, _ANSWER_LINE)
+    hashes = None if box else _last_line(text, _HASHES)
+    found = max((each for each in (box, line, hashes) if each), key=lambda each: each.place, default=None)
+    found = found or _last_line(text, _LOOSE_LINE)
     if found is None:
-        lines = [line for line in text.split("\n") if len(line) <= 2 * _MAX_ANSWER]
-        found = _last_line(lines)
-    if found is None or not found.strip():
         return Extraction(answer=None, reason=NoAnswer.MISSING)
-    if len(found) > _MAX_ANSWER:
+    if found.text is None:
+        return Extraction(answer=None, reason=NoAnswer.UNCLOSED)
+    if len(found.text) > _MAX_ANSWER:
         return Extraction(answer=None, reason=NoAnswer.TOO_LONG)
-    return Extraction(answer=found.strip())
+    return Extraction(answer=found.text)
 
 
 def last_boxed(text: str) -> str | None:
-    """Content of the last `\\boxed{…}` with balanced braces; None without one or when the last is not closed."""
-    start = text.rfind("\\boxed{")
-    if start < 0:
-        return None
+    """Content of the last box that holds something; None without one or when the last is not closed."""
+    box = _last_box(text)
+    return None if box is None else box.text
+
+
+def _last_box(text: str) -> _Found | None:
+    """`\\boxed{}` with nothing in it is the instruction repeated, no answer."""
+    for start in reversed([found.end() for found in _BOX.finditer(text)]):
+        if text[start] != "{":
+            word = _BOXED_WORD.match(text, start)
+            if word is not None:
+                return _Found(place=start, text=word.group().rstrip("."))
+            continue
+        content = _braced(text, start)
+        if content is None:
+            return _Found(place=start, text=None)
+        if content.strip():
+            return _Found(place=start, text=content.strip())
+    return None
+
+
+def _braced(text: str, start: int) -> str | None:
+    """Between the brace at `start` and the one that closes it; None when none does."""
     depth = 0
-    for position in range(start + len("\\boxed"), len(text)):
+    for position in range(start, len(text)):
         character = text[position]
         if text[position - 1] == "\\":
             continue
         depth += (character == "{") - (character == "}")
         if depth == 0:
-            return text[start + len("\\boxed{") : position]
+            return text[start + 1 : position]
     return None
 
 
-def _last_line(lines: list[str]) -> str | None:
-    for line in reversed(lines):
-        for pattern in (_HASHES, _ANSWER_LINE):
-            if found := pattern.search(line):
-                return found.group(1).rstrip(".")
+def _last_line(text: str, pattern: re.Pattern[str]) -> _Found | None:
+    """What follows the last match of `pattern` on its line, or else on the next one that is not empty."""
+    for start in reversed([found.end() for found in pattern.finditer(text)]):
+        rest = text[start : start + 3 * _MAX_ANSWER].lstrip(" \t*_`\r")
+        if rest.startswith("\n") and pattern is _ANSWER_LINE:
+            rest = rest.lstrip()
+        line = rest.partition("\n")[0]
+        answer = line.strip(" \t\r*_`").rstrip(".\u3002").rstrip(" *_`")
+        if answer:
+            return _Found(place=start, text=answer)
     return None
 
 
@@ -79,14 +129,65 @@ def tidy(answer: str) -> str:
 
     A percent sign is a unit as in MATH's own grading: 70 % equals 70, not 0.7.
     """
-    text = unicodedata.normalize("NFKC", answer).replace("−", "-").strip()
+    text = spelled_out(answer).strip()
     text = text.removeprefix("\\(").removesuffix("\\)").removeprefix("\\[").removesuffix("\\]").strip().strip("$").strip()
-    text = text.replace("\\$", "").replace("\\left", "").replace("\\right", "").replace("\\!", "")
+    text = text.replace("\\$", "").replace("\\left", "").replace("\\right", "")
     text = re.sub(r"\\?%$", "", text).strip()
     text = _UNITS.sub("", text) or text
-    text = _THOUSANDS.sub("", text)
+    text = _without_thousands(text).replace("\\!", "")
     text = _ASSIGNED.sub("", text)
-    return " ".join(text.split()).rstrip(".")
+    return " ".join(text.split()).rstrip(".\u3002")
+
+
+def spelled_out(text: str) -> str:
+    """Digits, signs and forms of width in ASCII. Raised and lowered characters and ready-made fractions as they are meant: NFKC
+    alone would make 23 of 2\u00b3 and 11/2 of 1\u00bd.
+    """
+    if text.isascii():
+        return text
+    text = _RAISED.sub(lambda found: f"^{{{unicodedata.normalize('NFKC', found.group())}}}", text)
+    text = _LOWERED.sub(lambda found: f"_{{{unicodedata.normalize('NFKC', found.group())}}}", text)
+    text = unicodedata.normalize("NFKC", _VULGAR.sub(_as_ratio, text)).replace("\u2212", "-")
+    return "".join(_ascii_digit(character) for character in text if unicodedata.category(character) != "Cf")
+
+
+def _as_ratio(found: re.Match[str]) -> str:
+    whole, sign = found.groups()
+    above, _, below = unicodedata.normalize("NFKC", sign).partition("\u2044")
+    if not below:
+        return found.group()
+    return f"{int(whole) * int(below) + int(above)}/{below}" if whole else f"{above}/{below}"
+
+
+def _without_thousands(text: str) -> str:
+    """Commas between groups of three digits, unless in brackets, where they part the elements of a tuple, set or interval."""
+    inside = _in_brackets(text)
+    return _THOUSANDS.sub(
+        lambda found: found.group() if inside[found.start()] else re.sub(r"\D", "", found.group()),
+        text,
+    )
+
+
+def _in_brackets(text: str) -> list[bool]:
+    """For each place; the braces of a command's argument, an exponent or `{,}` are no brackets."""
+    inside: list[bool] = []
+    opened: list[bool] = []
+    for position, character in enumerate(text):
+        before = text[position - 1] if position else " "
+        if character in "([":
+            opened.append(True)
+        elif character == "{":
+            opened.append(before == "\\" or not (before.isalnum() or before in "}]^_"))
+        elif character in ")]}" and opened:
+            opened.pop()
+        inside.append(any(opened))
+    return inside
+
+
+def _ascii_digit(character: str) -> str:
+    if character.isascii() or (value := unicodedata.decimal(character, None)) is None:
+        return character
+    return str(value)
 
 
 def same_value(first: str, second: str) -> bool | None:

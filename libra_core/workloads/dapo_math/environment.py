@@ -5,7 +5,7 @@ from typing import Final
 
 from libra_core.config.workload import DapoMathConfig
 from libra_core.ports.environment import Episode, TurnStops
-from libra_core.types.trajectory import Prompt, ToolCall, ToolReturn, ToolStatus, Trajectory
+from libra_core.types.trajectory import FinishReason, Prompt, ToolCall, ToolReturn, ToolStatus, Trajectory
 from libra_core.workloads.calls import parse_tool_call
 from libra_core.workloads.chat import Chat
 from libra_core.workloads.dapo_math.answers import extract_answer
@@ -14,7 +14,7 @@ from libra_core.workloads.dapo_math.overlong import overlong_penalty
 from libra_core.workloads.episodes import WaitingEpisode
 from libra_core.workloads.python_tool import PYTHON_TOOL, PythonEpisode
 from libra_core.workloads.sandbox.host import SandboxHost
-from libra_core.workloads.spoken import last_turn
+from libra_core.workloads.spoken import last_turn, said_aloud
 from libra_core.workloads.text_codec import TextCodec
 from libra_core.workloads.tool_text import tool_tokens
 
@@ -27,12 +27,21 @@ PYTHON_HELP: Final = (
 class DapoMathEnvironment:
     """Implements `ports.environment.Environment`."""
 
-    def __init__(self, codec: TextCodec, settings: DapoMathConfig, *, max_new_tokens: int, sandboxes: SandboxHost | None) -> None:
-        """`sandboxes` None: there is no tool, and every turn is the last."""
+    def __init__(
+        self,
+        codec: TextCodec,
+        settings: DapoMathConfig,
+        *,
+        max_new_tokens: int,
+        sandboxes: SandboxHost | None,
+        grades_cut: bool = False,
+    ) -> None:
+        """`sandboxes` None: there is no tool, and every turn is the last. `grades_cut`: also what was cut at the length limit."""
         self._codec = codec
         self._chat = Chat(codec)
         self._settings = settings
         self._max_new_tokens = max_new_tokens
+        self._grades_cut = grades_cut
         self._sandboxes = sandboxes
         self._graders = GraderPool(workers=settings.grade_workers, deadline_s=settings.grade_deadline_s)
 
@@ -52,8 +61,9 @@ class DapoMathEnvironment:
 
     async def score(self, prompt: Prompt, trajectory: Trajectory) -> float:
         """`correct_reward` when the last turn's answer equals the problem's, else `wrong_reward`; less the overlong penalty."""
-        extraction = extract_answer(self._chat.said(last_turn(trajectory)))
-        right = extraction.answer is not None and await self._graders.equal(prompt.answers[0], extraction.answer)
+        is_cut = trajectory.finish_reason is FinishReason.LENGTH and not self._grades_cut
+        answer = None if is_cut else extract_answer(said_aloud(self._chat.said(last_turn(trajectory)))).answer
+        right = answer is not None and await self._graders.equal(prompt.answers[0], answer)
         reward = self._settings.correct_reward if right else self._settings.wrong_reward
         if self._settings.overlong_cache_tokens is None:
             return reward

@@ -8,7 +8,7 @@ import sys
 from typing import Final
 
 from libra_core.errors import DeadlineError
-from libra_core.workloads.dapo_math.answers import same_value
+from libra_core.workloads.dapo_math.answers import same_value, spelled_out
 from libra_core.workloads.work_clock import place
 
 _READY_S: Final = 60.0
@@ -42,7 +42,7 @@ class GraderPool:
             try:
                 worker = worker or await self._started()
                 async with asyncio.timeout(self._deadline_s):
-                    verdict = await worker.ask((gold, answer))
+                    verdict = await worker.ask((spelled_out(gold), spelled_out(answer)))
             except (TimeoutError, EOFError) as error:
                 raise DeadlineError(
                     f"no verdict on {answer[:80]!r} within workload.grade_deadline_s = {self._deadline_s:g} s "

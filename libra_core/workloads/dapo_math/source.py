@@ -1,4 +1,4 @@
-"""Prompts of mathematics: of files, or generated."""
+"""Prompts of mathematics: generated, or of files."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +10,7 @@ from libra_core.types.trajectory import Prompt
 from libra_core.workloads.chat import Chat, Message
 from libra_core.workloads.dapo_math.generated import generated_problem
 from libra_core.workloads.dapo_math.problems import MathProblem
-from libra_core.workloads.problem_order import row_at
+from libra_core.workloads.epochs import EpochSource
 
 Heldout = Callable[[int], Sequence[MathProblem]]
 """The first so many."""
@@ -25,11 +25,6 @@ class MathPromptSource:
         self._problem_at = problem_at
         self._heldout = heldout
         self._help = help_text
-
-    @classmethod
-    def of_files(cls, chat: Chat, training: Sequence[MathProblem], heldout: Sequence[MathProblem], seed: int) -> Self:
-        """Every problem once per epoch."""
-        return cls(chat, lambda index: training[row_at(len(training), seed, index)], lambda count: heldout[:count])
 
     @classmethod
     def generated(cls, chat: Chat, tasks: Sequence[str], seed: int) -> Self:
@@ -54,19 +49,34 @@ class MathPromptSource:
         return tuple(self.prompt(problem, "heldout/") for problem in self._heldout(count))
 
     def prompt(self, problem: MathProblem, prefix: str = "") -> Prompt:
-        messages = with_help(problem.messages, self._help) if self._help else problem.messages
-        return Prompt(
-            prompt_id=PromptId(prefix + problem.key),
-            token_ids=self._chat.prompt(messages),
-            text=_text(messages),
-            answers=(problem.answer,),
-            kind=prefix + problem.source,
-        )
+        return _prompt(self._chat, problem, with_help(problem.messages, self._help), prefix)
+
+
+class FileProblemSource(EpochSource[MathProblem]):
+    """Problems of files."""
+
+    def messages(self, row: MathProblem) -> Sequence[Message]:
+        return with_help(row.messages, self._help)
+
+    def prompt(self, row: MathProblem, prefix: str = "") -> Prompt:
+        return _prompt(self._chat, row, self.messages(row), prefix)
 
 
 def with_help(messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:
     """`text` below the last of them."""
+    if not text:
+        return messages
     return (*messages[:-1], replace(messages[-1], content=f"{messages[-1].content}\n{text}"))
+
+
+def _prompt(chat: Chat, problem: MathProblem, messages: Sequence[Message], prefix: str) -> Prompt:
+    return Prompt(
+        prompt_id=PromptId(prefix + problem.key),
+        token_ids=chat.prompt(messages),
+        text=_text(messages),
+        answers=(problem.answer,),
+        kind=prefix + problem.source,
+    )
 
 
 def _text(messages: Sequence[Message]) -> str:

@@ -14,11 +14,14 @@ def read_expected(text: str) -> dict[str, str]:
     """The field `expected_output_json`: status by test name.
 
     Raises:
-        ValueError: it is no JSON object.
+        ValueError: it is no JSON object, or one without a test.
     """
     match json.loads(text):
         case dict() as expected:
-            return _named({str(name): str(status) for name, status in expected.items()})
+            named = _named({str(name): str(status) for name, status in expected.items()})
+            if not named:
+                raise ValueError("expected_output_json names no test, so that nothing shows whether the fault is repaired")
+            return named
         case other:
             raise ValueError(f"expected_output_json holds {type(other).__name__}, not an object of statuses by test name")
 

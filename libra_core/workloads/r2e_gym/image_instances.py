@@ -1,16 +1,17 @@
 """Instances of R2E-Gym and SWE-bench, which come with a container image."""
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from libra_core.borders import text_of
 from libra_core.config.workload import R2EGymConfig
 from libra_core.errors import ConfigError, SandboxLostError
+from libra_core.files import parse_json
 from libra_core.workloads.r2e_gym.expected_outcomes import read_expected, read_outcomes
-from libra_core.workloads.rows import Row, read_rows
+from libra_core.workloads.rows import Keys, Row, read_rows
 from libra_core.workloads.sandbox.host import SandboxHost
 from libra_core.workloads.sandbox.types import Outcome, Sandbox, SandboxCommand
 
@@ -42,17 +43,24 @@ class ImageInstance:
     """Status of each test that `run_tests.sh` runs, where the instance states them; else the exit code decides."""
 
 
-def load_instances(path: Path) -> tuple[ImageInstance, ...]:
-    """Raises `ConfigError` for a file that cannot be read, is empty, or has a row of no known schema."""
+def load_instances(path: Path, label: str = "", keys: Keys | None = None) -> tuple[ImageInstance, ...]:
+    """Raises `ConfigError` for a file that cannot be read, is empty, or has a row of no known schema, without a text or a test,
+    or with the id of another one. Ids are the instances' own, so that `label` is not needed.
+    """
+    keys = keys or Keys()
     instances: list[ImageInstance] = []
     for number, row in enumerate(read_rows(path), start=1):
+        where = f"{path}, row {number}"
         try:
             instance = _swe_bench(row) or _r2e(row)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from None
         except ValueError as error:
-            raise ConfigError(f"{path}, row {number} cannot be read: {error}") from None
+            raise ConfigError(f"{where} cannot be read: {error}") from None
         if instance is None:
-            keys = ", ".join(sorted(row)) or "no keys"
-            raise ConfigError(f"{path}, row {number} is of no known schema: it has {keys}; known are {_KNOWN}")
+            named = ", ".join(sorted(row)) or "no keys"
+            raise ConfigError(f"{where} is of no known schema: it has {named}; known are {_KNOWN}")
+        keys.add(instance.key, where)
         instances.append(instance)
     if not instances:
         raise ConfigError(f"{path} holds no rows")
@@ -62,11 +70,14 @@ def load_instances(path: Path) -> tuple[ImageInstance, ...]:
 def _swe_bench(row: Row) -> ImageInstance | None:
     if not all(isinstance(row.get(name), str) for name in ("instance_id", "problem_statement")) or "FAIL_TO_PASS" not in row:
         return None
-    tests = (*_names(row["FAIL_TO_PASS"]), *_names(row.get("PASS_TO_PASS", [])))
+    failing = _names(row["FAIL_TO_PASS"], "FAIL_TO_PASS")
+    if not failing:
+        raise ConfigError("FAIL_TO_PASS names no test, so that nothing shows whether the fault is repaired; leave the row out")
+    tests = (*failing, *_names(row.get("PASS_TO_PASS"), "PASS_TO_PASS"))
     return ImageInstance(
-        key=row["instance_id"],
+        key=text_of(row["instance_id"], "instance_id"),
         package=str(row.get("repo") or "swe_bench"),
-        issue=row["problem_statement"],
+        issue=text_of(row["problem_statement"], "problem_statement"),
         image=str(row.get("image_name") or row.get("docker_image") or ""),
         tests=tests,
         test_patch=str(row.get("test_patch") or ""),
@@ -77,24 +88,33 @@ def _r2e(row: Row) -> ImageInstance | None:
     image, issue = row.get("docker_image"), row.get("problem_statement") or row.get("prompt")
     if not isinstance(image, str) or not isinstance(issue, str):
         return None
+    text_of(issue, "problem_statement")
     package = str(row.get("repo_name") or "r2e_gym")
-    key = f"{package}/{row.get('commit_hash') or image}"
+    key = f"{package}/{row.get('commit_hash') or text_of(image, 'docker_image')}"
     stated = row.get("expected_output_json")
     expected = read_expected(stated) if isinstance(stated, str) else None
     return ImageInstance(key=key, package=package, issue=issue, image=image, tests=(), test_patch="", expected=expected)
 
 
-def _names(value: Any) -> Sequence[str]:
+def _names(value: Any, what: str) -> Sequence[str]:
     """SWE-bench keeps its lists as JSON texts."""
-    names = json.loads(value) if isinstance(value, str) else value
-    return [str(name) for name in names]
+    if isinstance(value, str):
+        value = parse_json(value, what) if value.strip() else []
+    if not isinstance(value, (list, type(None))):
+        raise ConfigError(f"{what} holds {type(value).__name__}, not a list of tests")
+    return [text_of(name, f"a test in {what}") for name in value or ()]
 
 
 class ImageRepositories:
     """Implements `repositories.Repositories` with a container per trajectory; what changed is carried as a patch of git."""
 
     def __init__(self, instances: Sequence[ImageInstance], settings: R2EGymConfig, host: SandboxHost) -> None:
-        self._instances = {instance.key: instance for instance in instances}
+        self._instances: dict[str, ImageInstance] = {}
+        for instance in instances:
+            if self._instances.setdefault(instance.key, instance) != instance:
+                raise ConfigError(
+                    f"instance {instance.key} is trained and held out, and the two rows differ; leave one of them out"
+                )
         self._settings = settings
         self._host = host
 

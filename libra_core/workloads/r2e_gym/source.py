@@ -33,11 +33,13 @@ Task = TypeVar("Task", bound=Issue)
 class IssueSource(EpochSource[Issue]):
     """The task is the issue's text and how to use the tools."""
 
+    def messages(self, row: Issue) -> Sequence[Message]:
+        return (issue_message(row),)
+
     def prompt(self, row: Issue, prefix: str = "") -> Prompt:
-        message = issue_message(row)
         return Prompt(
             prompt_id=PromptId(prefix + row.key),
-            token_ids=self._chat.prompt((message,)),
+            token_ids=self._chat.prompt(self.messages(row)),
             text=row.issue,
             answers=(),
             kind=prefix + row.package,

@@ -16,7 +16,7 @@ from libra_core.workloads.search_r1.passages import Passage
 from libra_core.workloads.search_r1.retrieval import document_terms, query_terms
 from libra_core.workloads.work_clock import in_thread
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 """Raised when terms or files change."""
 _DONE: Final = "complete.json"
 
@@ -80,8 +80,11 @@ def _build(corpus: Path, folder: Path) -> None:
     passages = list(read_passages(corpus))
     if not passages:
         raise ConfigError(f"{corpus} holds no passages")
+    terms = [document_terms(passage) for passage in passages]
+    if not any(terms):
+        raise ConfigError(f"none of the {len(passages)} passages of {corpus} holds a word, so that no query can find any")
     bm25 = bm25s.BM25(method="lucene", backend="numpy")
-    bm25.index([document_terms(passage) for passage in passages], show_progress=False)
+    bm25.index(terms, show_progress=False)
     scratch = folder.with_suffix(".partial")
     shutil.rmtree(scratch, ignore_errors=True)
     rows = [{"title": passage.title, "text": passage.text} for passage in passages]

@@ -1,12 +1,14 @@
 """Questions of the public files: Search-R1's own, NQ and HotpotQA style."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from libra_core.borders import answer_of, text_of
 from libra_core.errors import ConfigError
-from libra_core.workloads.rows import Row, read_rows
+from libra_core.workloads.rows import Keys, Row, file_label, read_rows, row_key
+from libra_core.workloads.search_r1.scoring import comparable
 
 _KNOWN: Final = "a text `question` with `golden_answers`, `answer`, `answers` or `reward_model.ground_truth.target`"
 
@@ -20,30 +22,48 @@ class FileQuestion:
     source: str
 
 
-def load_questions(path: Path) -> tuple[FileQuestion, ...]:
-    """Raises `ConfigError` for a file that cannot be read, is empty, or has a row without question or answers."""
+def load_questions(path: Path, label: str = "", keys: Keys | None = None) -> tuple[FileQuestion, ...]:
+    """Raises `ConfigError` for a file that cannot be read, is empty, or has a row without question, answers or own id."""
+    label, keys = label or file_label(path), keys or Keys()
     questions: list[FileQuestion] = []
     for number, row in enumerate(read_rows(path), start=1):
-        text, answers = row.get("question"), _answers(row)
-        if not isinstance(text, str) or not text.strip() or not answers:
-            keys = ", ".join(sorted(row)) or "no keys"
-            raise ConfigError(f"{path}, row {number} is no question: it has {keys}; expected is {_KNOWN}")
-        name = path.name.partition(".")[0]
-        key = str(row.get("id") or row.get("_id") or number)
-        source = str(row.get("data_source") or name)
-        questions.append(FileQuestion(key=f"{name}/{key}", text=text.strip(), answers=answers, source=source))
+        where = f"{path}, row {number}"
+        found = _answers(row)
+        if not isinstance(row.get("question"), str) or found is None:
+            named = ", ".join(sorted(row)) or "no keys"
+            raise ConfigError(f"{where} is no question: it has {named}; expected is {_KNOWN}")
+        questions.append(
+            FileQuestion(
+                key=keys.add(f"{label}/{row_key(row, number, where)}", where),
+                text=text_of(row["question"], f"{where}: question"),
+                answers=_reachable(*found, where),
+                source=str(row.get("data_source") or path.name.partition(".")[0]),
+            )
+        )
     if not questions:
         raise ConfigError(f"{path} holds no rows")
     return tuple(questions)
 
 
-def _answers(row: Row) -> tuple[str, ...]:
-    for found in (row.get("golden_answers"), row.get("answers"), row.get("answer"), _target(row)):
-        texts = [found] if isinstance(found, (str, int, float)) else found if isinstance(found, list) else []
-        kept = tuple(str(text).strip() for text in texts if str(text).strip())
-        if kept:
-            return kept
-    return ()
+def _answers(row: Row) -> tuple[str, Sequence[Any]] | None:
+    """The first key that holds answers, and these."""
+    values = [(name, row.get(name)) for name in ("golden_answers", "answers", "answer")]
+    for name, found in (*values, ("reward_model.ground_truth.target", _target(row))):
+        if isinstance(found, list) and found:
+            return name, found
+        if found is not None and not isinstance(found, list):
+            return name, [found]
+    return None
+
+
+def _reachable(name: str, found: Sequence[Any], where: str) -> tuple[str, ...]:
+    """All answers, at least one of which something written can equal."""
+    answers = tuple(answer_of(value, f"{where}: {name}") for value in found)
+    if not any(comparable(answer) for answer in answers):
+        raise ConfigError(
+            f"{where}: {name} = {answers[0]!r} has no letter or digit, so that no answer can equal it; leave it out"
+        )
+    return answers
 
 
 def _target(row: Row) -> Any:

@@ -1,13 +1,9 @@
 """BM25 over the corpus (bm25s), with the whole title as one extra term."""
 
-import re
-import unicodedata
 from collections.abc import Sequence
-from typing import Final
 
 from libra_core.workloads.search_r1.passages import Passage
-
-_WORD: Final = re.compile(r"[a-z0-9]+")
+from libra_core.workloads.search_r1.words import single_characters, words
 
 
 class PassageIndex:
@@ -34,19 +30,17 @@ class PassageIndex:
         return tuple(self._passages[int(number)] for number in order if scores[number] > 0)
 
 
-def _words(text: str) -> list[str]:
-    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
-    return _WORD.findall(plain.lower())
-
-
 def query_terms(text: str) -> list[str]:
-    words = _words(text)
-    return [*words, _title_term(words)] if words else []
+    found = words(text)
+    return [*found, _title_term(found)] if found else []
 
 
 def document_terms(passage: Passage) -> list[str]:
-    return [_title_term(_words(passage.title)), *_words(passage.title), *_words(passage.text)]
+    """None for a passage without a word."""
+    title, text = words(passage.title), words(passage.text)
+    singles = (*single_characters(passage.title), *single_characters(passage.text))
+    return [*([_title_term(title)] if title else []), *title, *text, *singles]
 
 
-def _title_term(words: Sequence[str]) -> str:
-    return "title:" + "_".join(words)
+def _title_term(found: Sequence[str]) -> str:
+    return "title:" + "_".join(found)

@@ -13,7 +13,7 @@ from libra_core.workloads.search_r1 import tags
 from libra_core.workloads.search_r1.passages import Passage
 from libra_core.workloads.search_r1.retrievers import Retriever
 from libra_core.workloads.search_r1.scoring import exact_match, token_f1
-from libra_core.workloads.spoken import last_turn
+from libra_core.workloads.spoken import last_turn, said_aloud
 from libra_core.workloads.text_codec import TextCodec
 from libra_core.workloads.tool_text import CHARACTERS_PER_TOKEN
 
@@ -97,7 +97,14 @@ class TagSearchEnvironment:
 
 
 def parse_search(text: str) -> ToolCall | None:
-    """The search that a turn ends with, None when it gives an answer or stops without a tag."""
+    """The search that a turn ends with, None when it gives an answer or stops without a tag.
+
+    The engine stops at a tag in the middle of a thought too; that is a malformed search, after which the policy goes on.
+    """
+    aloud = said_aloud(text)
+    if aloud != text and not aloud.strip() and text.rstrip().endswith((tags.SEARCH_END, tags.ANSWER_END)):
+        return ToolCall(tool=SEARCH_TOOL, argument="", malformed=True)
+    text = aloud
     if tags.ANSWER_END in text:
         return None
     opened, closed = text.count(tags.SEARCH_START), text.count(tags.SEARCH_END)
@@ -111,8 +118,8 @@ def parse_search(text: str) -> ToolCall | None:
 
 
 def last_answer(text: str) -> str | None:
-    """Between the last closed pair of answer tags."""
-    before, closed, _ = text.rpartition(tags.ANSWER_END)
+    """Between the last closed pair of answer tags, thoughts left out."""
+    before, closed, _ = said_aloud(text).rpartition(tags.ANSWER_END)
     if not closed or tags.ANSWER_START not in before:
         return None
     return before.rpartition(tags.ANSWER_START)[2].strip()

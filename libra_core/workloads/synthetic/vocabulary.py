@@ -1,11 +1,12 @@
 """Roles of tokens by their ids alone: which end a turn, which are worth a reward. Knows no text and no tokenizer."""
 
-import json
 import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from libra_core.errors import ModelFolderError
+from libra_core.borders import count_of
+from libra_core.errors import ConfigError, ModelFolderError
+from libra_core.files import parse_json, read_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +29,15 @@ def draw_vocabulary(size: int, *, turn_tokens: float, seed: int) -> SyntheticVoc
     )
 
 
+def known_vocabulary(model_folder: Path) -> int | None:
+    """The same; None where there is no config.json."""
+    return vocabulary_size(model_folder) if (model_folder / "config.json").is_file() else None
+
+
 def vocabulary_size(model_folder: Path) -> int:
     """Rows of the model's embedding; raises `ModelFolderError` when config.json does not say."""
     file = model_folder / "config.json"
     try:
-        return int(json.loads(file.read_text(encoding="utf-8"))["vocab_size"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return count_of(parse_json(read_text(file, "model configuration"), str(file))["vocab_size"], "vocab_size")
+    except (ConfigError, KeyError, TypeError) as error:
         raise ModelFolderError(f"{file} names no vocab_size ({error}); point model.path at an HF model folder") from None

@@ -21,12 +21,12 @@ def test_reads_records_and_skips_empty_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("not json", "line 1 is no JSON object"),
+        ("not json", "line 1 is not JSON"),
         ('{"prompt_tokens": 5}', "must hold prompt_tokens and generated_tokens"),
         ('{"prompt_tokens": 5, "generated_tokens": [1], "reward": 1}', "nothing but"),
         ('{"prompt_tokens": 5, "generated_tokens": []}', "at least one token"),
-        ('{"prompt_tokens": -5, "generated_tokens": [1]}', "no number may be negative"),
-        ('{"prompt_tokens": "x", "generated_tokens": [1]}', "invalid literal"),
+        ('{"prompt_tokens": -5, "generated_tokens": [1]}', "prompt_tokens is -5"),
+        ('{"prompt_tokens": "x", "generated_tokens": [1]}', "prompt_tokens is 'x'"),
         ("[1, 2]", "must hold"),
     ],
 )

@@ -45,8 +45,8 @@ def test_trajectories_without_tokens_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("{", "line 1 is no JSON object"),
-        ("[1]", "line 1 is no JSON object"),
+        ("{", "line 1 is not JSON"),
+        ("[1]", "line 1 must hold an object"),
         (line(ret_tok=None), "line 1 lacks ret_tok"),
         (line(gen_tok=[1]), "lists of one length"),
         (line(gen_tok=[]), "lists of one length"),

@@ -1,0 +1,58 @@
+"""Users' text files as they are found: plain or gzipped, with or without a byte-order mark. Every mistake is a `ConfigError`."""
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from libra_core.borders import half_pair
+from libra_core.errors import ConfigError
+
+_GZIP: Final = b"\x1f\x8b"
+
+
+def read_text(path: Path, what: str) -> str:
+    """The whole file; `what` names it in the sentence."""
+    try:
+        data = path.read_bytes()
+        return (gzip.decompress(data) if data[:2] == _GZIP else data).decode("utf-8-sig")
+    except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the {what} {path}: it is not text that can be read ({error}); save it as UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"cannot read the {what} {path}: {error}") from None
+
+
+def parse_json(text: str, where: str) -> Any:
+    """A JSON value whose texts are whole: what Python writes for NaN and infinity is read, half a surrogate pair is not."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where} is not JSON: {error}") from None
+    if "\\u" in text and (found := half_pair(value)) is not None:
+        raise ConfigError(
+            f"{where} holds half of a surrogate pair, in {ascii(found)[:80]}; remove it or write the whole character"
+        )
+    return value
+
+
+def json_lines(path: Path, what: str, *, may_be_cut: bool = False) -> Iterator[tuple[Any, str]]:
+    """The value of each line that is not empty, and where it stands. `may_be_cut` leaves out a last line without its end."""
+    text = read_text(path, what)
+    for number, line in enumerate((text[: text.rfind("\n") + 1] if may_be_cut else text).split("\n"), start=1):
+        if line.strip():
+            where = f"{path}, line {number}"
+            yield parse_json(line, where), where
+
+
+def json_objects(path: Path, what: str, *, may_be_cut: bool = False) -> Iterator[tuple[dict[str, Any], str]]:
+    """The same, of lines that all hold objects."""
+    for value, where in json_lines(path, what, may_be_cut=may_be_cut):
+        yield json_object(value, where), where
+
+
+def json_object(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where} must hold an object, got {type(value).__name__}")
+    return value
