@@ -10,6 +10,7 @@ from typing import Any
 
 from prefect import flow, get_run_logger
 
+from flows.logs import in_one_sentence
 from flows.parameters import ReplanParameters
 from flows.replanning import ask_for_look
 from flows.running import chosen_run
@@ -25,6 +26,7 @@ _LOOK_S = 0.5
 @flow(name="libra-replan", persist_result=False)
 def replan(parameters: ReplanParameters) -> Mapping[str, Any]:
     """Ask, wait, show; returns the row of the ledger."""
+    in_one_sentence()
     run_dir = chosen_run(Path(parameters.run) if parameters.run else None, Path(parameters.root))
     known = len(read_decisions(run_dir))
     ask_for_look(run_dir)

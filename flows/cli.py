@@ -84,6 +84,17 @@ def train(
 
 @app.command()
 @in_sentences
+def doctor(config: ConfigArgument = QUICKSTART, overrides: SetOption = None, as_json: JsonOption = False) -> None:
+    """Look at everything that a run needs, before it is started; a line each, exit status 0 or 2."""
+    from flows.doctor import run_doctor
+
+    status = run_doctor(config, overrides or [], as_json=as_json)
+    if status:
+        raise typer.Exit(status)
+
+
+@app.command()
+@in_sentences
 def stop(
     run: Annotated[Path | None, typer.Argument(help="Run folder; without it the newest one that runs.")] = None,
     root: Annotated[Path, typer.Option(help="Where run folders lie.")] = Path("runs"),
@@ -192,11 +203,16 @@ def whatif(
 
 @app.command("warm-start")
 @in_sentences
-def warm_start(config: ConfigArgument = QUICKSTART, overrides: SetOption = None, as_json: JsonOption = False) -> None:
-    """Make the embedded policy that training starts from, unless it is cached."""
+def warm_start(
+    config: ConfigArgument = QUICKSTART,
+    overrides: SetOption = None,
+    as_json: JsonOption = False,
+    write_package: Annotated[bool, typer.Option("--write-package", help="For developers: remake the shipped policy.")] = False,
+) -> None:
+    """Make the embedded policy that training starts from, unless it is cached or comes with Libra."""
     from flows.commands import run_warm_start
 
-    run_warm_start(config, overrides or [], as_json=as_json)
+    run_warm_start(config, overrides or [], as_json=as_json, write_package=write_package)
 
 
 @app.command()

@@ -15,14 +15,17 @@ from flows.stopping import STOPPED
 from libra_core.config import load_config
 from libra_core.config.loading import process_environment
 from libra_core.errors import ConfigError, NumericsError
+from libra_core.preflight.preflight import require_ready
 
 
 def run_training(parameters: TrainParameters, *, as_json: bool) -> int:
     """Returns the exit status; raises `LibraError` and `KeyboardInterrupt` after everything is closed."""
     config = parameters.load()
-    process_environment(Path(config.run.root), quiet=True)
     with json_output(as_json) as emit:
         with _board() as board:
+            board.phase("looking at what the run needs", 0.0)
+            require_ready(config)
+            process_environment(Path(config.run.root), quiet=True)
             board.phase("loading libraries", 0.0)
             from prefect import tags
             from prefect.exceptions import TerminationSignal
@@ -47,8 +50,8 @@ def run_training(parameters: TrainParameters, *, as_json: bool) -> int:
     return STOPPED if summary.stopped_early else 0
 
 
-def run_warm_start(config_path: Path, overrides: list[str], *, as_json: bool) -> None:
-    """Make or find the embedded policy and say where it lies."""
+def run_warm_start(config_path: Path, overrides: list[str], *, as_json: bool, write_package: bool = False) -> None:
+    """Make or find the embedded policy and say where it lies; `write_package` makes it and puts it among Libra's own files."""
     config = load_config(config_path, overrides)
     if config.model.path is not None:
         raise ConfigError(
@@ -58,8 +61,10 @@ def run_warm_start(config_path: Path, overrides: list[str], *, as_json: bool) ->
     with json_output(as_json) as emit:
         with _board() as board:
             from libra_core.engines.warm_start.ensure import ensure_policy
+            from libra_core.engines.warm_start.shipped import write_shipped
 
-            result = asdict(ensure_policy(config, board.phase))
+            made = ensure_policy(config, board.phase, take_shipped=not write_package)
+            result = asdict(made) | (write_shipped(config, made) if write_package else {})
         facts = {name: str(value) if isinstance(value, Path) else value for name, value in result.items()}
         if not as_json:
             Console().print(*(f"{name}: {value}" for name, value in facts.items()), sep="\n", highlight=False, soft_wrap=True)

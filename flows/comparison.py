@@ -11,8 +11,10 @@ from prefect.runtime import flow_run
 
 from flows.board import current_board
 from flows.compare_view import markdown_table
+from flows.logs import in_one_sentence
+from flows.names import REFUSED, asked_for
 from flows.study_parameters import CompareParameters
-from libra_core.errors import on_the_disk
+from libra_core.errors import LibraError, on_the_disk
 from libra_core.tracking.run_folder import fresh_folder
 from libra_core.tracking.study import RESULTS, StudyPlace
 from tasks.pictures import flush, publish
@@ -22,15 +24,19 @@ TABLE_ARTIFACT, COMPARE_ARTIFACT = "comparison", "comparison-mlflow"
 
 
 def comparison_run_name() -> str:
-    """`study-48gpu-eta1`."""
-    given: Any = flow_run.parameters["parameters"]
-    study = CompareParameters.model_validate(given).load()
+    """`study-48gpu-eta1`. Never raises, as `training_run_name`."""
+    given: Any = flow_run.parameters.get("parameters")
+    try:
+        study = CompareParameters.model_validate(given).load()
+    except (LibraError, ValueError, OSError):
+        return f"{asked_for(given, 'study')}-{REFUSED}"
     return f"{study.name}-eta{study.staleness}"
 
 
 @flow(name="libra-compare", flow_run_name=comparison_run_name, persist_result=False)
 def comparison(parameters: CompareParameters) -> StudyPlace:
     """Simulate, record, show."""
+    in_one_sentence()
     study = parameters.load()
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     with on_the_disk(parameters.root):

@@ -18,6 +18,7 @@ from flows.guard import kept_sigterm
 from flows.stopping import forget_stop
 from libra_core.config import LibraConfig
 from libra_core.errors import LibraError, on_the_disk
+from libra_core.preflight.preflight import require_ready
 from libra_core.tracking.labels import run_labels
 from libra_core.tracking.open import OpenTracker, check_tracker, open_tracker
 from libra_core.tracking.recorder import Recorder, register_recorder
@@ -48,6 +49,8 @@ def training_run(config: LibraConfig) -> Iterator[TrainingRun]:
     Raises:
         LibraError: when something cannot be started; then no run folder is left behind either.
     """
+    current_board().phase("looking at what the run needs", 0.0)
+    require_ready(config)
     with ExitStack() as stack:
         run_dir = stack.enter_context(owned_run_folder(config))
         if config.run.resume is None:

@@ -1,4 +1,4 @@
-"""Prefect's console log beside the command line's own sentences."""
+"""Prefect's logs beside the sentences of expected ends."""
 
 import logging
 
@@ -14,6 +14,22 @@ def leave_errors_to_the_command_line() -> None:
     """
     for handler in logging.getLogger().handlers:
         handler.addFilter(is_unexpected)
+
+
+def in_one_sentence() -> None:
+    """Of what was asked for and cannot be, a run's log shows the sentence and no traceback, in Prefect's UI as in a terminal."""
+    for name in _RUN_LOGGERS:
+        logger = logging.getLogger(name)
+        if without_traceback not in logger.filters:
+            logger.addFilter(without_traceback)
+
+
+def without_traceback(record: logging.LogRecord) -> bool:
+    """Keeps every record; changes that of a refusal."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, LibraError) and error.exit_code == LibraError.exit_code:
+        record.msg, record.args, record.exc_info, record.exc_text = str(error), (), None, None
+    return True
 
 
 def is_unexpected(record: logging.LogRecord) -> bool:

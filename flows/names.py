@@ -1,6 +1,6 @@
 """Names and tags by which runs are found in Prefect."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,27 @@ from prefect.runtime import flow_run
 
 from flows.parameters import TrainParameters
 from libra_core.config import LibraConfig
+from libra_core.errors import LibraError
 from libra_core.types.session import SessionRef
+
+REFUSED = "refused"
+"""Ends the name of a run whose parameters cannot be read; the flow itself says why."""
 
 
 def training_run_name() -> str:
-    """`quickstart-libra-s0`, from the parameters of the flow run that starts."""
-    given: Any = flow_run.parameters["parameters"]
-    config = TrainParameters.model_validate(given).load()
+    """`quickstart-libra-s0`, from the parameters of the flow run that starts. Never raises: to Prefect that is a crash."""
+    given: Any = flow_run.parameters.get("parameters")
+    try:
+        config = TrainParameters.model_validate(given).load()
+    except (LibraError, ValueError, OSError):
+        return f"{asked_for(given, 'config')}-{REFUSED}"
     return f"{config.run.name}-{config.tracking.baseline}-s{config.seed}"
+
+
+def asked_for(given: Any, key: str) -> str:
+    """Stem of the file that parameters name, whatever they are."""
+    value = given.get(key) if isinstance(given, Mapping) else getattr(given, key, None)
+    return Path(str(value)).stem or key
 
 
 def iteration_run_name() -> str:

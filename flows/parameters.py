@@ -1,10 +1,20 @@
 """What the deployment `libra-train` can be asked for; Prefect's UI makes its form from this model."""
 
 import json
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from libra_core.config import LibraConfig, load_config
+from libra_core.config.base import sections_of
+
+YamlFile = Annotated[str, WithJsonSchema({"type": "string", "pattern": r"\.ya?ml$"})]
+_SECTIONS = "|".join(name for name, info in LibraConfig.model_fields.items() if sections_of(info.annotation))
+_PLAIN = "|".join(name for name, info in LibraConfig.model_fields.items() if not sections_of(info.annotation))
+Override = Annotated[
+    str, WithJsonSchema({"type": "string", "pattern": rf"^(({_SECTIONS})(\.\w+)+|{_PLAIN})=", "examples": ["training.steps=10"]})
+]
+"""Prefect checks a form against the schema before it makes a run; what only `load` can see, the flow says."""
 
 
 class TrainParameters(BaseModel):
@@ -12,8 +22,8 @@ class TrainParameters(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    config: str = Field(default="configs/experiment/quickstart.yaml", description="YAML file, relative to the repository.")
-    overrides: list[str] = Field(default=[], description="Changes to it, such as `training.steps=10`.")
+    config: YamlFile = Field(default="configs/experiment/quickstart.yaml", description="YAML file, relative to the repository.")
+    overrides: list[Override] = Field(default=[], description="Changes to it, such as `training.steps=10`.")
     resume: str | None = Field(default=None, description="Run folder to continue from its newest checkpoint.")
 
     def load(self) -> LibraConfig:

@@ -10,6 +10,7 @@ from flows.guard import heard_interrupts
 from flows.hooks import end_as
 from flows.iteration import iterate
 from flows.lifecycle import TrainingRun, training_run
+from flows.logs import in_one_sentence
 from flows.names import training_run_name, untagged
 from flows.parameters import TrainParameters
 from flows.replanning import Looks
@@ -31,6 +32,7 @@ from tasks.training import save_checkpoint
 )
 def train(parameters: TrainParameters) -> RunSummary:
     """Iterate until `training.steps`, with checkpoints, then score held-out prompts. `libra stop` ends it early."""
+    in_one_sentence()
     settings = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
     with untagged(), settings, training_run(parameters.load()) as run, heard_interrupts() as raise_if_interrupted:
         total, looks = run.config.training.steps, Looks(run)

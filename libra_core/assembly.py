@@ -27,6 +27,7 @@ def open_session(config: LibraConfig, run_dir: Path, report: Report) -> SessionR
     """
     if config.backend.kind == "simulated":
         return _open_simulated(config, run_dir, report)
+    from libra_core.engines.head_sizes import check_head_size
     from libra_core.engines.model_folder import check_model_folder
     from libra_core.runtime.session import require_memory, resume_point, start_session
 
@@ -34,7 +35,10 @@ def open_session(config: LibraConfig, run_dir: Path, report: Report) -> SessionR
     checkpoint = resume_point(config, report)
     prepare_missing(config, report)
     folder = prepare_policy(config, report)
-    check_model_folder(folder, layout=config.training.layout, engine_degrees=tuple(group.tp for group in config.rollout.engines))
+    degrees = tuple(group.tp for group in config.rollout.engines)
+    facts = check_model_folder(folder, layout=config.training.layout, engine_degrees=degrees)
+    if config.backend.kind == "cpu":
+        check_head_size(facts.head_dim)
     session = start_session(config, folder, run_dir, report, checkpoint)
     _sessions[session.ref.run_id] = session
     return session.ref

@@ -27,6 +27,10 @@ class ResourceError(LibraError):
     """The host or cluster lacks what the run needs: memory, ports, GPUs."""
 
 
+class PreflightError(LibraError):
+    """A look before the start found what the run would have ended of later; see `libra doctor`."""
+
+
 class DeadlineError(LibraError):
     """A wait passed its deadline. The sentence says who waits for whom, since when."""
 

@@ -48,6 +48,11 @@ def data_folder() -> Path:
     return Path(os.environ.get("LIBRA_DATA", "../shared/data"))
 
 
+def prefect_address() -> str | None:
+    """`PREFECT_API_URL`; unset where each process has a private server."""
+    return os.environ.get("PREFECT_API_URL")
+
+
 _FEW_TRANSACTIONS = {
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "100",

@@ -13,7 +13,7 @@ import numpy as np
 from libra_core.config import LibraConfig
 from libra_core.errors import ConfigError
 from libra_core.planning.history_file import read_history
-from libra_core.simulation.truth import load_truth
+from libra_core.simulation.truth import Truth, load_truth
 from libra_core.simulation.workload.generate import STATUSES, generate, levels
 from libra_core.simulation.workload.laws import load_law
 from libra_core.simulation.workload.trajectories import Trajectories, resampled
@@ -277,6 +277,18 @@ class SimulatedTrainer:
         return self._session.version()
 
 
+def check_simulated(config: LibraConfig) -> str:
+    """Which tables are used; raises `ConfigError` for what cannot be simulated, or read."""
+    _refuse_what_would_not_act(config)
+    _truth(config)
+    simulation = config.simulation
+    if simulation.history is not None:
+        read_history(Path(simulation.history))
+    else:
+        load_law(simulation.workload)
+    return f"{simulation.truth}, {simulation.history or simulation.workload}"
+
+
 def _refuse_what_would_not_act(config: LibraConfig) -> None:
     """On engines of one degree every routing policy comes to the kernel's own least-loaded rule."""
     if config.run.resume is not None:
@@ -290,14 +302,19 @@ def _refuse_what_would_not_act(config: LibraConfig) -> None:
         )
 
 
-def _world(config: LibraConfig) -> World:
-    rollout, layout = config.rollout, config.training.layout
+def _truth(config: LibraConfig) -> Truth:
     truth = load_truth(config.simulation.truth)
-    unknown = sorted({group.tp for group in rollout.engines} - set(truth.engines))
+    unknown = sorted({group.tp for group in config.rollout.engines} - set(truth.engines))
     if unknown:
         raise ConfigError(
             f"rollout.engines: {config.simulation.truth} has no engine of tp {unknown[0]}; it has {sorted(truth.engines)}"
         )
+    return truth
+
+
+def _world(config: LibraConfig) -> World:
+    rollout, layout = config.rollout, config.training.layout
+    truth = _truth(config)
     plan = Plan(
         train=TrainLayout(tp=layout.tp, pp=layout.pp, dp=layout.dp, micro_batch_tokens=config.training.micro_batch_tokens),
         rollout=RolloutLayout(engines=tuple((group.tp, group.count) for group in rollout.engines)),

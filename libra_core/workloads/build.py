@@ -119,8 +119,7 @@ def _dapo_math(settings: DapoMathConfig, model_folder: Path, config: LibraConfig
     else:
         generated = MathPromptSource.generated(Chat(codec), settings.generated_tasks, config.seed)
         prompts = FittingStream(generated.helped(help_text), room)
-    if settings.python_tool:
-        _check_tool_deadline(config, settings.sandbox)
+    check_deadlines(config)
     environment = DapoMathEnvironment(
         codec,
         settings,
@@ -141,12 +140,7 @@ def _r2e_gym(settings: R2EGymConfig, model_folder: Path, config: LibraConfig, ro
     from libra_core.workloads.sandbox.host import SandboxHost
     from libra_core.workloads.text_codec import TextCodec
 
-    if config.rollout.score_deadline_s <= settings.test_wall_s:
-        raise ConfigError(
-            f"rollout.score_deadline_s ({config.rollout.score_deadline_s:g}) must exceed workload.test_wall_s "
-            f"({settings.test_wall_s:g}): a fresh sandbox has to be made before the hidden tests run; raise the first"
-        )
-    _check_tool_deadline(config, settings.sandbox)
+    check_deadlines(config)
     codec = TextCodec.from_folder(model_folder)
     host = SandboxHost(settings.sandbox)
     if settings.train_files:
@@ -159,6 +153,22 @@ def _r2e_gym(settings: R2EGymConfig, model_folder: Path, config: LibraConfig, ro
     repositories = MutatedPackages(prepared, tasks, host, test_wall_s=settings.test_wall_s)
     issues = IssueSource(Chat(codec), training, heldout, seed=config.seed, room=room)
     return R2EGymEnvironment(codec, settings, repositories), issues
+
+
+def check_deadlines(config: LibraConfig) -> None:
+    """Those of the run leave room for those of the workload's commands; raises `ConfigError`."""
+    match config.workload:
+        case R2EGymConfig() as settings:
+            if config.rollout.score_deadline_s <= settings.test_wall_s:
+                raise ConfigError(
+                    f"rollout.score_deadline_s ({config.rollout.score_deadline_s:g}) must exceed workload.test_wall_s "
+                    f"({settings.test_wall_s:g}): a fresh sandbox has to be made before the hidden tests run; raise the first"
+                )
+            _check_tool_deadline(config, settings.sandbox)
+        case DapoMathConfig(python_tool=True) as settings:
+            _check_tool_deadline(config, settings.sandbox)
+        case _:
+            pass
 
 
 def _check_tool_deadline(config: LibraConfig, sandbox: SandboxConfig) -> None:

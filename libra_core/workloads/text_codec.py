@@ -24,6 +24,11 @@ class TextCodec:
             raise ModelFolderError(f"{folder} has no tokenizer.json; copy the model's tokenizer files into the folder")
         return _loaded(path.resolve(), path.stat().st_mtime_ns)
 
+    @property
+    def size(self) -> int:
+        """Tokens, added ones included."""
+        return self._tokenizer.get_vocab_size()
+
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
@@ -71,4 +76,4 @@ def _loaded(path: Path, changed_ns: int) -> TextCodec:
     try:
         return TextCodec(Tokenizer.from_file(str(path)))
     except Exception as error:  # the Rust library raises bare Exception
-        raise ModelFolderError(f"{path} is not a tokenizer that `tokenizers` can load: {error}") from None
+        raise ModelFolderError(f"{path} is not a tokenizer that `tokenizers` can load ({error}); copy it again") from None

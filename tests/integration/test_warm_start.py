@@ -7,7 +7,7 @@ import pytest
 
 from libra_core.config.loading import validate_config
 from libra_core.config.models import LibraConfig
-from libra_core.engines.warm_start import ensure as ensure_module
+from libra_core.engines.warm_start import make as make_module
 from libra_core.engines.warm_start.cache import cache_folder, cache_key
 from libra_core.engines.warm_start.ensure import ensure_policy
 from libra_core.engines.warm_start.result import WarmStartResult
@@ -85,7 +85,7 @@ def test_interruption_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.
         raise KeyboardInterrupt
 
     config = config_in(tmp_path)
-    monkeypatch.setattr(ensure_module, "write_facts", interrupted)
+    monkeypatch.setattr(make_module, "write_facts", interrupted)
     with pytest.raises(KeyboardInterrupt):
         ensure_policy(config, silent)
     assert [path.name for path in cache_folder(config).parent.iterdir() if path.suffix != ".lock"] == []

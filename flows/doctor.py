@@ -1,0 +1,41 @@
+"""`libra doctor`: what a run of a configuration needs, a line each."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+
+from flows.output import json_output
+from libra_core.config import load_config
+from libra_core.errors import LibraError
+from libra_core.preflight.finding import Finding
+from libra_core.preflight.preflight import preflight
+
+READY, NOT_READY = 0, 2
+
+
+def run_doctor(config_path: Path, overrides: list[str], *, as_json: bool) -> int:
+    """Returns the exit status."""
+    with json_output(as_json) as emit:
+        findings = look(config_path, overrides)
+        ready = all(finding.ok for finding in findings)
+        if not as_json:
+            width = max(len(finding.name) for finding in findings)
+            for finding in findings:
+                Console().print(line(finding, width), highlight=False, soft_wrap=True, markup=False)
+        emit({"ready": ready, "config": str(config_path), "findings": [asdict(finding) for finding in findings]})
+    return READY if ready else NOT_READY
+
+
+def look(config_path: Path, overrides: list[str]) -> list[Finding]:
+    """The configuration first: without one there is nothing else to look at."""
+    try:
+        config = load_config(config_path, overrides)
+    except LibraError as error:
+        sentence, _, remedy = str(error).partition("; ")
+        return [Finding(name="config", ok=False, sentence=sentence, remedy=remedy or None)]
+    return [Finding(name="config", ok=True, sentence=f"{config_path} can be read"), *preflight(config)]
+
+
+def line(finding: Finding, width: int) -> str:
+    return f"{'ok  ' if finding.ok else 'FAIL'}  {finding.name:<{width}}  {finding.text}"

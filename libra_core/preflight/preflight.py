@@ -1,0 +1,60 @@
+"""The one preflight: every check that a configuration calls for, in the order in which a run would come to need it."""
+
+from collections.abc import Iterator
+
+from libra_core.config import LibraConfig
+from libra_core.errors import PreflightError
+from libra_core.preflight import data, host, model, servers
+from libra_core.preflight.finding import Check, Finding, found
+
+_passed: list[LibraConfig] = []
+"""Of this process: the command looks before it loads libraries, the flow before it starts anything."""
+
+
+def preflight(config: LibraConfig) -> list[Finding]:
+    """Look at everything; seconds, unless the data are large. Writes nothing that stays.
+
+    Where the model cannot be read, what depends on its size is not looked at.
+    """
+    findings = [found(name, check) for name, check in _always(config)]
+    if config.backend.kind == "simulated":
+        return [*findings, found("simulation", lambda: data.simulation(config))]
+    findings += [found(name, check) for name, check in _of_the_cluster(config)]
+    looked = found("model", lambda: model.folder(config))
+    return [*findings, looked, *(found(name, check) for name, check in _of_the_model(config) if looked.ok)]
+
+
+def require_ready(config: LibraConfig) -> None:
+    """Raises `PreflightError` with every finding that would end the run later."""
+    if config in _passed:
+        return
+    failed = [finding for finding in preflight(config) if not finding.ok]
+    if failed:
+        raise PreflightError(". Also: ".join(dict.fromkeys(finding.text for finding in failed)))
+    _passed.append(config)
+
+
+def _always(config: LibraConfig) -> Iterator[tuple[str, Check]]:
+    yield "run root", lambda: host.run_root(config)
+    yield "resume", lambda: host.resumable(config)
+    yield "prefect", servers.prefect
+    yield "mlflow", lambda: servers.mlflow(config)
+
+
+def _of_the_cluster(config: LibraConfig) -> Iterator[tuple[str, Check]]:
+    yield "packages", lambda: host.packages(config)
+    yield "devices", lambda: host.devices(config)
+    yield "ports", host.ports
+    yield "ray", lambda: servers.ray(config)
+    yield "data", lambda: data.files(config)
+    yield "sandbox", lambda: data.sandbox(config)
+    yield "retriever", lambda: servers.retriever(config)
+
+
+def _of_the_model(config: LibraConfig) -> Iterator[tuple[str, Check]]:
+    yield "head size", lambda: model.head_size(config)
+    yield "disk", lambda: host.disk(config)
+    yield "memory", lambda: host.memory(config)
+    yield "shared memory", lambda: host.shared_memory(config)
+    yield "tokenizer", lambda: model.tokenizer(config)
+    yield "prompts", lambda: data.prompts(config)
