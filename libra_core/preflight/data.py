@@ -11,6 +11,7 @@ from libra_core.config.workload import DapoMathConfig, R2EGymConfig, SearchR1Con
 from libra_core.errors import ConfigError, ResourceError
 from libra_core.preflight.model import tokenizer_folder
 from libra_core.workloads.fitting import CountedPrompts, PromptRoom
+from libra_core.workloads.rows import Keys, load_files
 
 _SMALL_CORPUS_BYTES = 64 << 20
 """Reading a larger one takes longer than a look should."""
@@ -31,13 +32,13 @@ def files(config: LibraConfig) -> str:
     if not settings.train_files:
         return "of this package"
     load = _loader(settings.kind)
-    rows = sum(len(load(Path(file))) for file in (*settings.train_files, *settings.heldout_files))
+    rows = sum(len(load_files(files, load)) for files in (settings.train_files, settings.heldout_files))
     if isinstance(settings, SearchR1Config) and settings.retriever == "bm25" and settings.corpus is not None:
         _check_corpus(Path(settings.corpus))
     return f"{rows} rows in {len(settings.train_files) + len(settings.heldout_files)} files"
 
 
-def _loader(kind: str) -> Callable[[Path], Sequence[Any]]:
+def _loader(kind: str) -> Callable[[Path, str, Keys], Sequence[Any]]:
     match kind:
         case "search_r1":
             from libra_core.workloads.search_r1.questions_file import load_questions
@@ -74,7 +75,6 @@ def prompts(config: LibraConfig) -> str:
 def _prompts(config: LibraConfig, folder: Path) -> CountedPrompts | None:
     """None where making them takes minutes."""
     from libra_core.workloads.build import build_workload
-    from libra_core.workloads.rows import load_files
 
     match config.workload:
         case SearchR1Config(train_files=files) as settings if files:  # without the index of the corpus
