@@ -47,7 +47,8 @@ ELSEWHERE = {
 _PATH = re.compile(r"(?<![\w/.$<>{}~:@%-])(?:\.{1,2}/)?[\w.*-]+(?:/[\w.*{},-]+)*/?")
 _FILE = re.compile(r"\.(py|md|ya?ml|sbatch|lock|toml)$")
 _MODULE = re.compile(r"\b(?:libra_core|flows|tasks)(?:\.\w+)+")
-_SECTION = re.compile(r"\b[Ss]ections? \d")
+_SECTION = re.compile(r"(?:\b[Ss]ections? |§ ?)\d")
+_TITLE = re.compile(r"\b[Ss]ection [\"'`“]?([A-Z][\w ]*\w)")
 _ARXIV = re.compile(r"arXiv[: ]+(\d{4}\.\d{4,5})")
 _PUBLISHED = re.compile(r"arXiv|\b(19|20)\d\d\b")
 _ANCHOR = re.compile(r"([\w./-]+\.md)#([\w%η-]+)")
@@ -252,6 +253,11 @@ def _sections(line: Line, repository: Repository) -> Iterator[Missing]:
             yield line.missing(f"source that {REFERENCES} does not list: arXiv", number)
     if (section := _SECTION.search(line.text)) and not _PUBLISHED.search(line.text):
         yield line.missing("section without a source in its line", section[0])
+    for title in _TITLE.findall(line.text):
+        slug = title.split(" of ")[0].lower().replace(" ", "-")
+        pages = [page for page in repository.anchors if page in line.text] or repository.anchors
+        if not any(anchor.startswith(slug) for page in pages for anchor in repository.anchors[page]):
+            yield line.missing("section", title)
     for page, anchor in _ANCHOR.findall(_LINK.sub("", line.text)):
         inside = page if page in repository.anchors else normpath(Path(line.path).parent / page)
         if anchor not in repository.anchors.get(inside, ()):
