@@ -1,4 +1,7 @@
-"""C-MLFQ as the paper states it: go to the bucket on which the mean and the P90 of the predicted total agree, else stay."""
+"""C-MLFQ as the paper states it: go to the bucket on which the mean and the P90 of the predicted total agree, else stay.
+
+Source: docs/references.md#the-paper.
+"""
 
 from collections.abc import Sequence
 

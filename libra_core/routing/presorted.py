@@ -1,4 +1,7 @@
-"""Baseline in the manner of Heddle: trajectories sorted by a predicted total at the start, moved in tool gaps if far off."""
+"""Baseline in the manner of Heddle: trajectories sorted by a predicted total at the start, moved in tool gaps if far off.
+
+Source: docs/references.md#systems-compared-with.
+"""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,7 @@
-"""Baseline in the manner of DynaRL: the more tool calls a trajectory has finished, the faster the engine it gets."""
+"""Baseline in the manner of DynaRL: the more tool calls a trajectory has finished, the faster the engine it gets.
+
+Source: docs/references.md#systems-compared-with.
+"""
 
 from collections.abc import Sequence
 

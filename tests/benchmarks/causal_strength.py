@@ -22,7 +22,7 @@ from libra_core.simulation.workload.causal import CausalWorkload, causal_traject
 
 STRENGTHS = (0.0, 0.5, 0.8, 0.9, 1.0)
 PAPER = {"cmlfq": 0.911, "embedding": 0.652, "mlfq": 0.448, "migrated": 0.082}
-"""One-hop accuracy and share of tokens migrated that the paper reports (Search-R1)."""
+"""One-hop accuracy and share of tokens migrated that the paper reports (Search-R1; docs/references.md#the-paper)."""
 
 
 def rows_of(strength: float, settings: EvaluationSettings) -> list[dict[str, object]]:

@@ -13,8 +13,8 @@ Assumptions, all of them:
   them.
 
 Nothing here is fitted to measured agents; `data/trajectories` holds those. Class shares, turns and `prompt_signal` are chosen so
-that a prompt-only predictor and classic MLFQ reach about the accuracies that the paper reports for them; `strength` changes
-neither.
+that a prompt-only predictor and classic MLFQ reach about the accuracies that the paper reports for them
+(docs/references.md#the-paper); `strength` changes neither.
 """
 
 import itertools
