@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flows.output import json_output
-from libra_core.tracking.decisions import read_decisions
+from libra_core.tracking.decisions import count, read_decisions
 from libra_core.tracking.run_folder import read_journal
 from tasks.plan_words import plan_words
 
@@ -16,26 +16,28 @@ def run_decisions(run_dir: Path, *, as_json: bool) -> None:
     """Raises `CheckpointError` when the folder is not that of a run."""
     read_journal(run_dir)
     rows = read_decisions(run_dir)
-    switches = sum(row["verdict"] == "switch" for row in rows)
+    found = count(rows)
     with json_output(as_json) as emit:
         if not as_json:
             console = Console()
             console.print(ledger_table(rows) if rows else "no look at the plan yet: the run has not replanned")
-            console.print(f"{len(rows)} looks, {switches} switches", highlight=False)
-        emit({"run": str(run_dir), "looks": len(rows), "switches": switches, "decisions": rows})
+            console.print(str(found), highlight=False)
+        counts = {"looks": found.looks, "switches": found.done, "undone": found.undone, "abandoned": found.abandoned}
+        emit({"run": str(run_dir), **counts, "under_way": found.under_way, "decisions": rows})
 
 
 def ledger_table(rows: list[dict[str, Any]]) -> Table:
     """Newest last; `realised` stays empty until enough steps have passed after a switch."""
     table = Table(title="Decisions", title_justify="left")
-    for name in ("step", "verdict", "reason", "binds", "plan", "candidate"):
+    for name in ("step", "verdict", "outcome", "reason", "binds", "plan", "candidate"):
         table.add_column(name)
     for name in ("gain s/step", "saved s", "cost s", "realised s/step"):
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(
             str(row["step"]),
-            verdict_of(row),
+            row["verdict"],
+            row["outcome"],
             row["reason"],
             row["binding"],
             plan_words(row["current"]),
@@ -43,11 +45,6 @@ def ledger_table(rows: list[dict[str, Any]]) -> Table:
             *(_number(row.get(name)) for name in ("gain_s_per_step", "saved_s", "cost_s", "realised_gain_s_per_step")),
         )
     return table
-
-
-def verdict_of(row: dict[str, Any]) -> str:
-    """A switch that was rolled back says so."""
-    return "rolled back" if row.get("applied") is False else str(row["verdict"])
 
 
 def _number(value: float | None) -> str:

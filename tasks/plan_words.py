@@ -18,9 +18,11 @@ def plan_words(candidate: Row) -> str:
 
 
 def decision_line(row: Row) -> str:
-    """`step 12: switch (pays) -> …`."""
-    target = f" to {plan_words(row['candidate'])}" if row["verdict"] == "switch" else ""
-    return f"step {row['step']}: {row['verdict']}{target} ({row['reason']})"
+    """`step 12: switch to dp 2 … (pays): done`."""
+    if row["verdict"] != "switch":
+        return f"step {row['step']}: {row['verdict']} ({row['reason']})"
+    because = f", {row['error']}" if row.get("error") else ""
+    return f"step {row['step']}: {row['verdict']} to {plan_words(row['candidate'])} ({row['reason']}): {row['outcome']}{because}"
 
 
 def decision_markdown(row: Row) -> str:

@@ -54,8 +54,10 @@ def follow_decisions(session: SessionRef, report: IterationReport | None) -> Non
 
 @core_task(task_run_name="settle-{settled.step:05d}")
 def settle_decision(session: SessionRef, settled: Settled) -> None:
-    """Into the run's ledger and MLflow."""
-    recorder_for(session.run_id).record_settled(settled)
+    """Into the run's ledger and MLflow, and, once the move has ended, onto its page."""
+    row = recorder_for(session.run_id).record_settled(settled)
+    if row is not None and settled.realised is None:
+        show_decision(row)
 
 
 def show_decision(row: Row) -> None:

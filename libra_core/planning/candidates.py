@@ -7,15 +7,12 @@ import numpy as np
 
 from libra_core.costs.api import TrainingLoad
 from libra_core.planning.latency import EngineLaw, LatencyCurve, engine_law, latency_curve
-from libra_core.planning.lengths import LengthTable
 from libra_core.planning.objective import Options, Solution
 from libra_core.planning.placement import most_engines
 from libra_core.planning.problem import PlanningProblem
 from libra_core.planning.training_tree import Cuts, TrainLeaf, best_leaf, shape_of
 from libra_core.types.forecast import Candidate, Forecast, Mode
 from libra_core.types.plan import Plan, RolloutLayout
-
-_MOST_STRATA = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,15 +21,13 @@ class Bench:
 
     problem: PlanningProblem
     load: TrainingLoad
-    lengths: LengthTable
-    """Strata of the history, for latencies."""
     curves: Mapping[int, LatencyCurve]
     """Of the degrees that fit, ascending."""
 
 
 def open_bench(problem: PlanningProblem, cuts: Cuts) -> Bench:
     """Tabulate the degrees that fit; `cuts` says why others do not."""
-    lengths = problem.lengths.strata(_MOST_STRATA)
+    lengths = problem.lengths
     curves: dict[int, LatencyCurve] = {}
     for tp in sorted(problem.rollout_degrees):
         why = _against_degree(problem, tp)
@@ -41,7 +36,7 @@ def open_bench(problem: PlanningProblem, cuts: Cuts) -> Bench:
             continue
         curves[tp] = latency_curve(engine_law(problem.costs.engines, tp, lengths, problem.regime), lengths, problem.regime)
     load = problem.lengths.training_load(problem.regime.batch, problem.regime.longest_tokens)
-    return Bench(problem=problem, load=load, lengths=lengths, curves=curves)
+    return Bench(problem=problem, load=load, curves=curves)
 
 
 def _against_degree(problem: PlanningProblem, tp: int) -> str:

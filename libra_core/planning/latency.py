@@ -4,6 +4,9 @@ For `lam` trajectories a second and engine, Little's law gives the decode batch
 `B = lam·g·a / (1 - lam·p - lam·g·(b + c·ctx))` and each trajectory the latency
 `L_i = (s(B)·g_i + p_i)/(1 - lam·p) + tools_i` (docs/planner.md#what-is-minimised). The latency of every fleet of equal engines
 depends on `lam` alone, so it is tabulated once a degree and interpolated for all splits, modes and iteration times.
+
+Expected maxima are those of the whole weighted history (`Latencies`): a summary that keeps means loses the few hangs that the
+slowest of a batch consists of.
 """
 
 from dataclasses import dataclass, replace
@@ -28,6 +31,9 @@ _SLOT_PASSES = 3
 """Slots and the decode batch depend on each other, weakly."""
 _GRID_BELOW = 28
 _GRID_ABOVE = 8
+_LEAST_S = 1e-6
+_SORTED_ROWS = 2048
+"""Histories of more rows are put into as many bins, by latency, instead of being sorted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +97,7 @@ class LatencyCurve:
     slowest_of_batch: Floats
     slowest_of_group: Floats
     spread_of_group: Floats
-    """What `group_spread_s` says of the slowest of a group."""
+    """What `Largest.width` says of a group."""
     landed: Floats
     """`[rates, LANDED]` latencies within which so many of the groups are complete."""
 
@@ -162,14 +168,15 @@ def latency_curve(law: EngineLaw, lengths: LengthTable, regime: Regime) -> Laten
     above = np.geomspace(below[-1], max(saturated, below[-1] * 1.001), _GRID_ABOVE + 1)[1:]
     one = law.rate_of_batch(np.array([1.0]))
     rate = np.unique(np.concatenate([[0.0], below, one, above]))
-    sorted_latencies, shares = _sorted(law.latencies(rate, lengths), lengths.weight)
+    spread = [Latencies.of(law.latencies(rate[row : row + 1], lengths)[0], lengths.weight) for row in range(rate.size)]
+    groups = [latencies.largest(regime.group_size) for latencies in spread]
     return LatencyCurve(
         law=law,
         rate=rate,
-        slowest_of_batch=_expected_value(sorted_latencies, shares, regime.batch),
-        slowest_of_group=_expected_value(sorted_latencies, shares, regime.group_size),
-        spread_of_group=_spread(sorted_latencies, shares, regime.group_size),
-        landed=_landed(sorted_latencies, shares, regime.group_size),
+        slowest_of_batch=np.array([latencies.largest(regime.batch).mean for latencies in spread]),
+        slowest_of_group=np.array([group.mean for group in groups]),
+        spread_of_group=np.array([group.width for group in groups]),
+        landed=np.stack([latencies.landed_s(regime.group_size) for latencies in spread]),
     )
 
 
@@ -182,45 +189,66 @@ def backlog_s(work_s: Floats, latest_s: Floats, landed_s: Floats) -> Floats:
     return np.maximum(waiting.max(axis=-1), 0.0)
 
 
-def landed_s(values: Floats, weight: Floats, group: int) -> Floats:
-    """`[LANDED]` latencies within which so many groups are complete, from latencies `[n]` with shares `[n]`."""
-    ordered, shares = _sorted(values[None, :], weight)
-    return _landed(ordered, shares, group)[0]
+@dataclass(frozen=True, slots=True)
+class Largest:
+    """The largest of so many draws: values `[n]` in order and the chance of each."""
+
+    values: Floats
+    chance: Floats
+
+    @property
+    def mean(self) -> float:
+        return float(self.values @ self.chance)
+
+    @property
+    def width(self) -> float:
+        """Of the uniform law with the same variance."""
+        away = self.values - self.mean
+        return float(np.sqrt(12.0 * max(float(away * away @ self.chance), 0.0)))
 
 
-def group_spread_s(values: Floats, weight: Floats, group: int) -> float:
-    """Width of the uniform law with the variance of the slowest of `group` draws from values `[n]` with shares `[n]`."""
-    return float(_spread(*_sorted(values[None, :], weight), group)[0])
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """A weighted history's latencies in order; every row is in it, however rare."""
+
+    values: Floats
+    upto: Floats
+    """Share of the values up to each."""
+
+    @classmethod
+    def of(cls, values: Floats, weight: Floats) -> "Latencies":
+        """From values `[n]` with shares `[n]`.
+
+        A long history is put into bins of equal ratio: over four decades, 0.5 % wide. Each has the mean of its own rows, so means
+        are exact, and maxima off by a fraction of that.
+        """
+        if values.size > _SORTED_ROWS:
+            return cls(*_binned(values, weight))
+        order = np.argsort(values)
+        return cls(values[order], _shares(weight[order]))
+
+    def largest(self, draws: int) -> Largest:
+        return Largest(self.values, np.diff(self.upto**draws, prepend=0.0))
+
+    def landed_s(self, group: int) -> Floats:
+        """`[LANDED]` latencies within which so many groups are complete."""
+        return self.values[np.searchsorted(self.upto, np.array(LANDED) ** (1.0 / group))]
 
 
-def _spread(ordered: Floats, upto: Floats, group: int) -> Floats:
-    mean = _expected_value(ordered, upto, group)
-    away = ordered - mean[:, None]
-    return np.sqrt(12.0 * np.maximum(_expected_value(away * away, upto, group), 0.0))
+def _binned(values: Floats, weight: Floats) -> tuple[Floats, Floats]:
+    values = np.maximum(values, _LEAST_S)
+    least, most = float(values.min()), float(values.max())
+    scale = _SORTED_ROWS / max(np.log(most / least), 1e-9)
+    bins = np.minimum((np.log(values / least) * scale).astype(np.intp), _SORTED_ROWS - 1)
+    share: Floats = np.bincount(bins, weight).astype(np.float64)
+    kept = share > 0
+    return np.bincount(bins, weight * values)[kept] / share[kept], _shares(share[kept])
 
 
-def _landed(ordered: Floats, upto: Floats, group: int) -> Floats:
-    rows = [np.minimum((upto < share ** (1.0 / group)).sum(axis=1), upto.shape[1] - 1) for share in LANDED]
-    return np.stack([np.take_along_axis(ordered, row[:, None], axis=1)[:, 0] for row in rows], axis=1)
-
-
-def expected_maximum(values: Floats, weight: Floats, draws: int) -> float:
-    """E[max] of so many independent draws from values `[n]` with shares `weight` `[n]`."""
-    return float(_expected_value(*_sorted(values[None, :], weight), draws)[0])
-
-
-def _sorted(values: Floats, weight: Floats) -> tuple[Floats, Floats]:
-    if np.ptp(weight) == 0:
-        return np.sort(values, axis=1), np.broadcast_to(np.arange(1, weight.size + 1) / weight.size, values.shape)
-    order = np.argsort(values, axis=1)
-    return np.take_along_axis(values, order, axis=1), np.minimum(np.cumsum(weight[order], axis=1), 1.0)
-
-
-def _expected_value(of_ordered: Floats, upto: Floats, draws: int) -> Floats:
-    """Mean of a function of the largest of so many draws, whose values at the ordered outcomes are given; all `[rates, n]`."""
-    chance = upto**draws
-    chance[:, -1] = 1.0
-    return of_ordered[:, 0] * chance[:, 0] + np.einsum("ij,ij->i", of_ordered[:, 1:], np.diff(chance, axis=1))
+def _shares(weight: Floats) -> Floats:
+    upto = np.minimum(np.cumsum(weight), 1.0)
+    upto[-1] = 1.0
+    return upto
 
 
 def _closed_loop_batch(law: EngineLaw, most: float) -> float:

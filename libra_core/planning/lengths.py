@@ -64,15 +64,25 @@ class LengthTable:
             longest_tokens=max(longest_tokens, float(total.max())),
         )
 
-    def strata(self, most: int) -> "LengthTable":
-        """At most `most` rows of equal weight at the quantile midpoints of generated length; itself when it has no more."""
-        return self if len(self) <= most else self.resampled(most)
-
     def resampled(self, count: int) -> "LengthTable":
-        """Exactly `count` rows of equal weight, rows repeated where need be."""
+        """Exactly `count` rows of equal weight at the quantile midpoints of generated length, rows repeated where need be.
+
+        It keeps means, and loses what is rarer than one in `count`: nothing for maxima.
+        """
         upto = np.round(np.cumsum(self.weight), _WEIGHT_DIGITS)
         rows = np.searchsorted(upto, (np.arange(count) + 0.5) / count * upto[-1])
         return self._rows(rows, np.full(count, 1.0 / count))
+
+    def weighted(self, weight: Floats) -> "LengthTable":
+        """The rows that have a share `[n]`, with it."""
+        rows = np.flatnonzero(weight)
+        return self._rows(rows, weight[rows])
+
+    def within(self, first: float, last: float) -> Floats:
+        """`[n]` shares of the rows that lie between these quantiles of generated length; a row on a border is divided."""
+        upto = np.cumsum(self.weight)
+        upto /= upto[-1]
+        return np.clip(np.minimum(upto, last) - np.maximum(upto - self.weight, first), 0.0, None)
 
     def _rows(self, rows: NDArray[np.intp], weight: Floats) -> "LengthTable":
         return LengthTable(

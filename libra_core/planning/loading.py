@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from libra_core.config import LibraConfig
+from libra_core.config import LibraConfig, plan_of
 from libra_core.costs.api import (
     DeviceProfile,
     ModelFacts,
@@ -20,7 +20,6 @@ from libra_core.planning.problem import SENDING_SHARE, Cluster, Costs, ModelShap
 from libra_core.planning.run_costs import RunCosts, run_costs
 from libra_core.types.forecast import Mode
 from libra_core.types.lengths import LengthRecord
-from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
 
 _EXAMPLES = 2048
 
@@ -69,7 +68,7 @@ def problem_of(config: LibraConfig, records: Sequence[LengthRecord], costs: RunC
         rollout_degrees=degrees,
         train_degrees=degrees,
         train_shape=costs.shape,
-        active=_configured(config),
+        active=plan_of(config),
         router=_router(config),
         drift=config.planner.drift,
     )
@@ -90,14 +89,6 @@ def regime_of(config: LibraConfig) -> Regime:
         streamed=kinds[planner.streamed],
         trainer_waits=SENDING_SHARE if config.publications_overlap else 1.0,
         modes=tuple(Mode(mode) for mode in planner.modes),
-    )
-
-
-def _configured(config: LibraConfig) -> Plan:
-    layout = config.training.layout
-    return Plan(
-        train=TrainLayout(tp=layout.tp, pp=layout.pp, dp=layout.dp, micro_batch_tokens=config.training.micro_batch_tokens),
-        rollout=RolloutLayout(engines=tuple((group.tp, group.count) for group in config.rollout.engines)),
     )
 
 

@@ -5,14 +5,14 @@ the longest ones, so the iteration time is computed on the distribution of laten
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from libra_core.costs.api import EngineLimits, RequestTable, StepCoefficients
 from libra_core.planning.confusion import RouterSkill
-from libra_core.planning.latency import EngineLaw, backlog_s, engine_law, expected_maximum, group_spread_s, landed_s
+from libra_core.planning.latency import EngineLaw, Latencies, backlog_s, engine_law
 from libra_core.planning.lengths import LengthTable
 from libra_core.planning.objective import BIAS, Paces, Slowest, combine
 from libra_core.planning.problem import EngineCosts, Regime
@@ -71,24 +71,25 @@ def interval_cost(costs: EngineCosts, requests: LengthTable, regime: Regime) -> 
 
 
 def fleet_classes(
-    partition: Partition, requests: LengthTable, costs: EngineCosts, regime: Regime, router: RouterSkill
+    partition: Partition, lengths: LengthTable, costs: EngineCosts, regime: Regime, router: RouterSkill
 ) -> tuple[FleetClass, ...]:
-    """One class a degree, shortest trajectories first, each with the lengths that the router sends it."""
+    """One class a degree, shortest trajectories first, each with what the router sends it of the whole history `lengths`."""
     right: dict[int, Floats] = {}
+    requests = partition.shares[-1].last + 1
     for share in partition.shares:
-        chosen = right.setdefault(share.tp, np.zeros(len(requests)))
-        chosen[share.first : share.last + 1] = requests.weight[share.first : share.last + 1]
-    degrees = sorted(right, key=lambda tp: float(right[tp] @ requests.generated_tokens / right[tp].sum()))
+        chosen = right.setdefault(share.tp, np.zeros(len(lengths)))
+        chosen += lengths.within(share.first / requests, (share.last + 1) / requests)
+    degrees = sorted(right, key=lambda tp: float(right[tp] @ lengths.generated_tokens / right[tp].sum()))
     served = router.confusion(len(degrees)).T @ np.stack([right[tp] for tp in degrees])
     classes: list[FleetClass] = []
     for tp, weight in zip(degrees, served, strict=True):
         total = float(weight.sum())
         if total <= 0:
             continue
-        lengths = replace(requests, weight=weight / total)
+        sent = lengths.weighted(weight / total)
         engines = sum(share.tp == tp for share in partition.shares)
-        law = engine_law(costs, tp, lengths, regime)
-        classes.append(FleetClass(tp=tp, engines=engines, share=total, lengths=lengths, law=law))
+        law = engine_law(costs, tp, sent, regime)
+        classes.append(FleetClass(tp=tp, engines=engines, share=total, lengths=sent, law=law))
     return tuple(classes)
 
 
@@ -132,22 +133,23 @@ class _Judged:
 
 def _judged(classes: Sequence[FleetClass], pace: Paces, regime: Regime, windows: tuple[float, float]) -> _Judged:
     """`windows`: seconds within which the arrivals of an iteration meet the slowest trajectory, and an average group."""
-    met, mean = (_latencies(classes, regime, window) for window in windows)
-    weights = np.concatenate([item.lengths.weight * item.share for item in classes])
+    met, usual = (_latencies(classes, regime, window) for window in windows)
+    group = usual.largest(regime.group_size)
     latency = Slowest(
-        of_batch=np.array([expected_maximum(met, weights, regime.batch)]),
-        of_group=np.array([expected_maximum(mean, weights, regime.group_size)]),
-        group_spread=np.array([group_spread_s(mean, weights, regime.group_size)]),
+        of_batch=np.array([met.largest(regime.batch).mean]),
+        of_group=np.array([group.mean]),
+        group_spread=np.array([group.width]),
     )
     if regime.staleness == 0:
-        landed = landed_s(met, weights, regime.group_size)
+        landed = met.landed_s(regime.group_size)
         pace = pace.with_backlog(backlog_s(pace.streamed_s, latency.of_batch, landed[None, :]))
-    slowest, group = combine(latency, pace, regime)
-    return _Judged(float(slowest[0]), float(group[0]), float(latency.of_batch[0]))
+    slowest, slowest_group = combine(latency, pace, regime)
+    return _Judged(float(slowest[0]), float(slowest_group[0]), float(latency.of_batch[0]))
 
 
-def _latencies(classes: Sequence[FleetClass], regime: Regime, window_s: float) -> Floats:
-    return np.concatenate([item.law.latencies(_rate(item, regime, window_s), item.lengths)[0] for item in classes])
+def _latencies(classes: Sequence[FleetClass], regime: Regime, window_s: float) -> Latencies:
+    values = [item.law.latencies(_rate(item, regime, window_s), item.lengths)[0] for item in classes]
+    return Latencies.of(np.concatenate(values), np.concatenate([item.lengths.weight * item.share for item in classes]))
 
 
 def _fixed_point_s(classes: Sequence[FleetClass], pace: Paces, regime: Regime, floor: float) -> float:
@@ -164,10 +166,9 @@ def _fixed_point_s(classes: Sequence[FleetClass], pace: Paces, regime: Regime, f
 
 def _burst_window_s(classes: Sequence[FleetClass], regime: Regime) -> float:
     """Latency of the slowest trajectory of a batch that arrives within this very time."""
-    weights = np.concatenate([item.lengths.weight * item.share for item in classes])
 
     def slowest(window_s: float) -> float:
-        return expected_maximum(_latencies(classes, regime, window_s), weights, regime.batch)
+        return _latencies(classes, regime, window_s).largest(regime.batch).mean
 
     low, high = 1e-3, slowest(1e-3)
     for _ in range(_BISECTIONS):

@@ -11,15 +11,17 @@ from libra_core.planning.rollout_partition import Partition, PartitionSolver
 from libra_core.types.forecast import Candidate, Forecast
 from libra_core.types.plan import Plan, RolloutLayout
 
+_NO_ROUTER = (
+    "mixed fleets are not considered: no measured router says which trajectories it recognises (planner.router_accuracy and "
+    "planner.router_tail_recall)"
+)
+
 
 def mixed_candidates(bench: Bench, splits: Sequence[Choice]) -> tuple[list[Candidate], tuple[str, ...]]:
     """The partition's fleet on each split's rollout GPUs, and what to say about mixed fleets."""
     problem = bench.problem
     if problem.router is None:
-        return [], (
-            "mixed fleets are not considered: no measured router (planner.router_accuracy, planner.router_tail_recall) "
-            "says which trajectories it recognises",
-        )
+        return [], (_NO_ROUTER,)
     if len(bench.curves) < 2 or not splits:
         return [], ()
     requests = planning_requests(problem.lengths, problem.regime)
@@ -57,8 +59,7 @@ def _fits(bench: Bench, split: Choice, partition: Partition) -> bool:
 
 def _judged(bench: Bench, split: Choice, partition: Partition, router: RouterSkill) -> Candidate:
     problem = bench.problem
-    requests = planning_requests(problem.lengths, problem.regime)
-    classes = fleet_classes(partition, requests, problem.costs.engines, problem.regime, router)
+    classes = fleet_classes(partition, problem.lengths, problem.costs.engines, problem.regime, router)
     pace = paces(options_of([split]), problem.regime)
     return _candidate(bench, split, classes, solve_mixed(classes, pace, problem.regime), _counts(partition))
 

@@ -117,7 +117,7 @@ class Replanner:
     def settle(self, report: IterationReport | None) -> list[Settled]:
         """Learn from an iteration, or from the run's end when there is none; returns what is now known of earlier decisions."""
         if report is None:
-            return self._proven(at_end=True)
+            return [*self._ended(max(self._times, default=0)), *self._given_up(), *self._proven(at_end=True)]
         self._meter.observe(report, fleet_changes=self._moves_engines())
         self._times[report.step] = report.t_iter_s
         plan = self._controller.plan()
@@ -182,6 +182,11 @@ class Replanner:
         else:
             logger.warning("the plan stays as it was: %s", outcome.error)
         return [Settled(step=applied.decision.step, outcome=outcome)]
+
+    def _given_up(self) -> list[Settled]:
+        """A move that the run's end cuts short: whatever it gets to, no step sees it."""
+        applied, self._moving = self._moving, None
+        return [] if applied is None else [Settled(step=applied.decision.step, abandoned=True)]
 
     def _proven(self, *, at_end: bool) -> list[Settled]:
         """Those whose window after the switch is full; a later switch and the run's end close a window early."""

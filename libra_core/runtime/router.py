@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import quantiles
 
-from libra_core.config import LibraConfig
+from libra_core.config import LibraConfig, plan_of
 from libra_core.costs.api import load_model
 from libra_core.planning.run_costs import engine_degrees
 from libra_core.planning.run_laws import load_run_laws, run_costs_or_kernels
@@ -23,7 +23,6 @@ from libra_core.routing.tree_file import load_newest_tree, save_tree
 from libra_core.routing.tree_settings import TreeSettings
 from libra_core.runtime.move_meter import MoveMeter
 from libra_core.runtime.prefill_ahead import MoveWork
-from libra_core.runtime.specs import plan_of
 from libra_core.types.ids import EngineId, TrajectoryId
 from libra_core.types.reports import RoutingReport
 

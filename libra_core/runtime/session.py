@@ -12,7 +12,7 @@ import psutil
 import ray
 from ray.exceptions import RayError
 
-from libra_core.config import LibraConfig
+from libra_core.config import LibraConfig, plan_of
 from libra_core.engines.checkpoint_files import chosen_checkpoint, foreign_model, set_aside_newer
 from libra_core.engines.model_folder import read_model_facts
 from libra_core.errors import CheckpointError, ConfigError, LibraError, ResourceError
@@ -32,7 +32,7 @@ from libra_core.runtime.publisher import WeightPublisher
 from libra_core.runtime.replanner import Replanner
 from libra_core.runtime.rollout_client import RolloutClient
 from libra_core.runtime.scorer import RewardActor
-from libra_core.runtime.specs import plan_of, shared_memory
+from libra_core.runtime.specs import shared_memory
 from libra_core.runtime.store import StoreSpec, TrajectoryStoreActor
 from libra_core.runtime.trainer_group import TrainerGroup
 from libra_core.tracking.run_folder import note_session

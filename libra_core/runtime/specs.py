@@ -12,22 +12,8 @@ from libra_core.elastic.spec import ElasticSpec
 from libra_core.engines.megatron.spec import TrainerSpec
 from libra_core.engines.vllm.spec import SHARED_FOLDER, EngineSpec, KvTransferSpec, process_environment
 from libra_core.types.ids import EngineId
-from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
 
 _SHARED_MEMORY = Path("/dev/shm")
-
-
-def plan_of(config: LibraConfig) -> Plan:
-    """The plan that the configuration asks for."""
-    layout = config.training.layout
-    engines: dict[int, int] = {}
-    for group in config.rollout.engines:
-        engines[group.tp] = engines.get(group.tp, 0) + group.count
-    return Plan(
-        train=TrainLayout(tp=layout.tp, pp=layout.pp, dp=layout.dp),
-        rollout=RolloutLayout(engines=tuple(engines.items())),
-        hybrid_replicas=config.elastic.hybrid_replicas,
-    )
 
 
 def shared_memory(namespace: str) -> Path:

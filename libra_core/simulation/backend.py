@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from libra_core.config import LibraConfig
+from libra_core.config import LibraConfig, plan_of
 from libra_core.errors import ConfigError
 from libra_core.planning.history_file import read_history
 from libra_core.simulation.truth import Truth, load_truth
@@ -20,7 +20,7 @@ from libra_core.simulation.workload.trajectories import Trajectories, resampled
 from libra_core.simulation.world import NO_CAP, FleetAccount, Pacing, World
 from libra_core.types.ids import BatchId, EngineId, PolicyVersion
 from libra_core.types.lengths import LengthRecord
-from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
+from libra_core.types.plan import Plan
 from libra_core.types.reports import (
     EngineStats,
     IterationReport,
@@ -313,13 +313,7 @@ def _truth(config: LibraConfig) -> Truth:
 
 
 def _world(config: LibraConfig) -> World:
-    rollout, layout = config.rollout, config.training.layout
-    truth = _truth(config)
-    plan = Plan(
-        train=TrainLayout(tp=layout.tp, pp=layout.pp, dp=layout.dp, micro_batch_tokens=config.training.micro_batch_tokens),
-        rollout=RolloutLayout(engines=tuple((group.tp, group.count) for group in rollout.engines)),
-    )
-    return World(truth, _work(config), pacing_of(config), plan)
+    return World(_truth(config), _work(config), pacing_of(config), plan_of(config))
 
 
 def pacing_of(config: LibraConfig) -> Pacing:

@@ -1,24 +1,56 @@
 """`decisions.jsonl`: every look at the plan, and what applied decisions brought. Only ever appended to.
 
-A line is a decision, or the outcome or the realised gain of one, under the step of the decision; reading joins them.
+A line is a decision, or the outcome or the realised gain of one, under the step of the decision; reading joins them. Every row
+has one outcome, and `count` is the one count of them for commands, pages and MLflow.
 """
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from libra_core.tracking.jsonl import append_line, rows_of_steps
 from libra_core.tracking.run_folder import write_atomically
-from libra_core.types.decision import Decision, Realised, Settled
+from libra_core.types.decision import Decision, Outcome, Realised, Settled, Verdict
 from libra_core.types.forecast import Candidate
 from libra_core.types.profile import RunProfile
 
 FILE_NAME = "decisions.jsonl"
 _COMPARED = {"verdict", "reason", "binding", "gain_s_per_step", "saved_s", "cost_s", "current", "candidate"}
 """What tables and tags of the ledger need; a damaged decision is left out."""
+_RUN_ENDED = "the run ended while the move was under way"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerCount:
+    """Looks at the plan, and what became of those that decided to move."""
+
+    looks: int
+    done: int
+    undone: int
+    abandoned: int
+    under_way: int
+
+    def __str__(self) -> str:
+        moves = {"done": self.done, "undone": self.undone, "abandoned": self.abandoned, "under way": self.under_way}
+        return f"{self.looks} looks, switches: " + ", ".join(
+            f"{number} {name}" for name, number in moves.items() if number or name == "done"
+        )
+
+
+def count(rows: Sequence[Mapping[str, Any]]) -> LedgerCount:
+    """Of `read_decisions`."""
+    found = Counter(row["outcome"] for row in rows)
+    return LedgerCount(
+        looks=len(rows),
+        done=found[Outcome.DONE],
+        undone=found[Outcome.UNDONE],
+        abandoned=found[Outcome.ABANDONED],
+        under_way=found[Outcome.UNDER_WAY],
+    )
 
 
 def append_decision(run_dir: Path, decision: Decision, profile: RunProfile | None = None) -> None:
@@ -27,9 +59,12 @@ def append_decision(run_dir: Path, decision: Decision, profile: RunProfile | Non
     _append(run_dir, {"kind": "decision", **decision_row(decision), **measured})
 
 
-def append_outcome(run_dir: Path, step: int, *, applied: bool, seconds: Mapping[str, float], error: str = "") -> None:
-    """What became of the transition that the decision of `step` asked for; seconds by action."""
-    _append(run_dir, {"kind": "outcome", "step": step, "applied": applied, "error": error, "action_s": dict(seconds)})
+def append_outcome(
+    run_dir: Path, step: int, outcome: Outcome, *, seconds: Mapping[str, float] | None = None, error: str = ""
+) -> None:
+    """What became of the move that the decision of `step` asked for; seconds by action."""
+    row = {"kind": "outcome", "step": step, "outcome": outcome.value, "error": error, "action_s": dict(seconds or {})}
+    _append(run_dir, row)
 
 
 def append_realised(run_dir: Path, realised: Realised) -> None:
@@ -48,19 +83,32 @@ def append_realised(run_dir: Path, realised: Realised) -> None:
 def append_settled(run_dir: Path, settled: Settled) -> None:
     """What is now known of an earlier decision."""
     if settled.outcome is not None:
-        outcome = settled.outcome
-        append_outcome(run_dir, settled.step, applied=outcome.applied, seconds=dict(outcome.seconds), error=outcome.error)
+        became = settled.outcome
+        error = "; ".join(text for text in (became.error, *became.not_undone) if text)
+        outcome = Outcome.DONE if became.applied else Outcome.UNDONE
+        append_outcome(run_dir, settled.step, outcome, seconds=dict(became.seconds), error=error)
+    if settled.abandoned:
+        append_outcome(run_dir, settled.step, Outcome.ABANDONED, error=_RUN_ENDED)
     if settled.realised is not None:
         append_realised(run_dir, settled.realised)
 
 
+def abandon_open(run_dir: Path) -> list[int]:
+    """The run is over: moves that were under way get their outcome. Steps of their decisions."""
+    steps = [int(row["step"]) for row in read_decisions(run_dir) if row["outcome"] == Outcome.UNDER_WAY]
+    for step in steps:
+        append_outcome(run_dir, step, Outcome.ABANDONED, error=_RUN_ENDED)
+    return steps
+
+
 def read_decisions(run_dir: Path) -> list[dict[str, Any]]:
-    """One row per look, in step order, with outcome and realised gain where there are any; a line cut by a crash is left out."""
+    """One row per look, in step order, with its outcome, and its realised gain where there is one; a line cut by a crash is left
+    out."""
     rows: dict[int, dict[str, Any]] = {}
     for line in rows_of_steps(run_dir / FILE_NAME):
         kind, step = line.pop("kind", None), line["step"]
         if kind == "decision" and line.keys() >= _COMPARED:
-            rows[step] = line
+            rows[step] = {"outcome": _at_first(line["verdict"]), **line}
         elif step in rows:
             rows[step] |= line
     return [rows[step] for step in sorted(rows)]
@@ -79,6 +127,7 @@ def decision_row(decision: Decision) -> dict[str, Any]:
     return {
         "step": decision.step,
         "verdict": decision.verdict.value,
+        "outcome": _at_first(decision.verdict),
         "reason": decision.reason.value,
         "tier": decision.tier.value if decision.tier else None,
         "binding": decision.binding.value,
@@ -92,6 +141,10 @@ def decision_row(decision: Decision) -> dict[str, Any]:
         "current": _candidate_row(decision.current),
         "candidate": _candidate_row(decision.candidate),
     }
+
+
+def _at_first(verdict: str) -> str:
+    return (Outcome.UNDER_WAY if verdict == Verdict.SWITCH else Outcome.KEPT).value
 
 
 def _candidate_row(candidate: Candidate) -> dict[str, Any]:

@@ -4,14 +4,14 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from libra_core.config import LibraConfig
+from libra_core.config import LibraConfig, plan_of
 from libra_core.tracking.mlflow_tracker import RunLabels
 
 
 def run_labels(config: LibraConfig, run_dir: Path, flow_run_id: str, flow_run_url: str) -> RunLabels:
     """What distinguishes this run; empty values are left out."""
-    layout = config.training.layout
-    engines = "+".join(f"tp{group.tp}x{group.count}" for group in config.rollout.engines)
+    plan = plan_of(config)
+    layout, engines = plan.train, "+".join(f"tp{tp}x{count}" for tp, count in plan.rollout.engines)
     tags = {
         "baseline": config.tracking.baseline,
         "workload": config.workload.kind,

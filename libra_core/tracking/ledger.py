@@ -5,11 +5,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from libra_core.types.decision import Decision, Settled, Verdict
+from libra_core.tracking.decisions import count
+from libra_core.types.decision import Decision, Outcome, Settled, Verdict
 from libra_core.types.profile import RunProfile
 
 PLAN_METRICS: Mapping[str, str] = {
-    "plan/switch": "1 when a look at the plan decided to change it, else 0",
+    "plan/switch": "1 when a look changed the plan, told once the move has ended, else 0; the sum is the tag plan.switches",
     "plan/gain_s_per_step": "forecast iteration time of the plan that runs less that of the best move",
     "plan/saved_s": "that gain over the horizon",
     "plan/cost_s": "what the move is expected to cost",
@@ -31,7 +32,7 @@ def decision_metrics(decision: Decision, profile: RunProfile) -> dict[str, float
     """Those that are finite."""
     return _finite(
         {
-            "plan/switch": float(decision.verdict is Verdict.SWITCH),
+            "plan/switch": math.nan if decision.verdict is Verdict.SWITCH else 0.0,
             "plan/gain_s_per_step": decision.gain_s_per_step,
             "plan/saved_s": decision.saved_s,
             "plan/cost_s": decision.cost.total_s,
@@ -48,6 +49,8 @@ def decision_metrics(decision: Decision, profile: RunProfile) -> dict[str, float
 
 
 def settled_metrics(settled: Settled) -> dict[str, float]:
+    if settled.outcome is not None or settled.abandoned:
+        return {"plan/switch": float(settled.outcome is not None and settled.outcome.applied)}
     if settled.realised is None:
         return {}
     realised = settled.realised
@@ -58,11 +61,13 @@ def ledger_tags(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """None for a run without looks."""
     if not rows:
         return {}
-    applied = [row for row in rows if row.get("applied")]
+    counted = count(rows)
     reasons = Counter(str(row["reason"]) for row in rows)
     return {
         "plan.looks": str(len(rows)),
-        "plan.switches": str(len(applied)),
+        "plan.switches": str(counted.done),
+        "plan.undone": str(counted.undone),
+        "plan.abandoned": str(counted.abandoned),
         "plan.reasons": ", ".join(f"{reason}: {count}" for reason, count in reasons.most_common()),
     }
 
@@ -77,7 +82,8 @@ def ledger_summary(rows: Sequence[Mapping[str, Any]], looks_s: float, wall_s: fl
         "looks_s": round(looks_s, 3),
         "share_of_run": round(looks_s / wall_s, 5) if wall_s else None,
         "reasons": dict(reasons),
-        "switches": [_switch(row) for row in rows if row["verdict"] == Verdict.SWITCH.value],
+        "switches": [_switch(row) for row in rows if row["outcome"] == Outcome.DONE],
+        "not_made": [_switch(row) for row in rows if row["outcome"] not in (Outcome.DONE, Outcome.KEPT)],
     }
 
 
@@ -98,7 +104,7 @@ def _switch(row: Mapping[str, Any]) -> dict[str, Any]:
         "step": row["step"],
         "hybrids_training": [row["current"]["hybrids_training"], row["candidate"]["hybrids_training"]],
         "binding": row["binding"],
-        "applied": row.get("applied"),
+        "outcome": row["outcome"],
         "error": row.get("error", ""),
         "predicted_gain_s_per_step": row["gain_s_per_step"],
         "realised_gain_s_per_step": row.get("realised_gain_s_per_step"),

@@ -14,7 +14,14 @@ from libra_core.errors import CheckpointError, on_the_disk
 from libra_core.ports.tracking import Tracker
 from libra_core.tracking import jsonl
 from libra_core.tracking.decisions import FILE_NAME as LEDGER_FILE
-from libra_core.tracking.decisions import append_decision, append_settled, decision_row, drop_decisions_from, read_decisions
+from libra_core.tracking.decisions import (
+    abandon_open,
+    append_decision,
+    append_settled,
+    decision_row,
+    drop_decisions_from,
+    read_decisions,
+)
 from libra_core.tracking.ledger import decision_metrics, flat_row, ledger_summary, ledger_tags, settled_metrics
 from libra_core.tracking.lengths import LengthLog
 from libra_core.tracking.metrics import iteration_metrics
@@ -68,6 +75,7 @@ class Recorder:
             self._lengths = LengthLog(run_dir, first_step=first_step)
             jsonl.drop_metrics_from(run_dir, first_step)
             drop_decisions_from(run_dir, first_step)
+            self._abandon_open()
         self._clock_s = time.monotonic()
         self._traced_until_s = time.time()
         self._reports: dict[int, IterationReport] = {}
@@ -119,13 +127,14 @@ class Recorder:
         self._tracker.log_metrics(decision_metrics(decision, profile), decision.step)
         return decision_row(decision)
 
-    def record_settled(self, settled: Settled) -> None:
-        """What is now known of an earlier decision; its metrics are under the step of the decision."""
+    def record_settled(self, settled: Settled) -> dict[str, Any] | None:
+        """What is now known of an earlier decision; its metrics are under the step of the decision. Returns its row."""
         with self._on_disk():
             append_settled(self.run_dir, settled)
         metrics = settled_metrics(settled)
         if metrics:
             self._tracker.log_metrics(metrics, settled.step)
+        return next((row for row in read_decisions(self.run_dir) if row["step"] == settled.step), None)
 
     def usual_tokens_per_s(self, *, before: int) -> float | None:
         """Median throughput of the iterations before this one; None while they are too few to say."""
@@ -169,6 +178,7 @@ class Recorder:
             self._tracker.finish(status)
 
     def _complete(self, status: str) -> None:
+        self._abandon_open()
         ledger = read_decisions(self.run_dir)
         self._tracker.set_tags({"outcome": status.lower(), **ledger_tags(ledger)})
         if ledger:
@@ -177,6 +187,11 @@ class Recorder:
         for name in ("config.yaml", jsonl.FILE_NAME, TRACE_FILE, LEDGER_FILE):
             if (self.run_dir / name).exists():
                 self._tracker.log_file(self.run_dir / name)
+
+    def _abandon_open(self) -> None:
+        """Moves that the run's end, or its death before this resume, cut short."""
+        for step in abandon_open(self.run_dir):
+            self._tracker.log_metrics(settled_metrics(Settled(step=step, abandoned=True)), step)
 
     def _metrics(self) -> list[dict[str, Any]]:
         with self._on_disk():

@@ -26,6 +26,20 @@ class Reason(StrEnum):
     """A costlier tier must win several looks in a row."""
 
 
+class Outcome(StrEnum):
+    """What became of a decision; each gets exactly one."""
+
+    KEPT = "kept"
+    """Nothing was to move."""
+    DONE = "done"
+    UNDONE = "undone"
+    """The move failed and was rolled back."""
+    ABANDONED = "abandoned"
+    """The run ended while the move was under way."""
+    UNDER_WAY = "under way"
+    """Not yet one of the others."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """A ledger entry, also when nothing changes."""
@@ -66,9 +80,10 @@ class Realised:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """What became of an earlier decision: its transition ended, or its realised gain is known."""
+    """What became of an earlier decision: its transition ended, the run did so first, or its realised gain is known."""
 
     step: int
     """Of the decision."""
     outcome: TransitionOutcome | None = None
+    abandoned: bool = False
     realised: Realised | None = None

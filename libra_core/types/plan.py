@@ -1,5 +1,6 @@
 """What runs now. Config is what was asked for; a plan is replaced, never edited."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -30,6 +31,14 @@ class RolloutLayout:
     """Engines by tensor-parallel degree, as `((tp, number of engines), …)`."""
 
     engines: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, groups: Iterable[tuple[int, int]]) -> "RolloutLayout":
+        """From groups of which several may have one degree: `(1, 2), (2, 1), (1, 1)` are `((1, 3), (2, 1))`."""
+        engines: dict[int, int] = {}
+        for tp, count in groups:
+            engines[tp] = engines.get(tp, 0) + count
+        return cls(engines=tuple(engines.items()))
 
     @property
     def num_engines(self) -> int:

@@ -78,7 +78,7 @@ def mixed(asked: PlanningProblem) -> list[Tried]:
         degrees = set() if partition is None else {share.tp for share in partition.shares}
         if partition is None or len(degrees) < 2:
             continue
-        classes = fleet_classes(partition, requests, engines, asked.regime, asked.router)
+        classes = fleet_classes(partition, asked.lengths, engines, asked.regime, asked.router)
         fleet = tuple((item.tp, item.engines) for item in classes)
         if fits_nodes(asked.cluster, dict(fleet)):
             upto = tuple(float(requests.generated_tokens[share.last]) for share in partition.shares[:-1])

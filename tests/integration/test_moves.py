@@ -12,7 +12,7 @@ import psutil
 import pytest
 import ray
 
-from libra_core.config import LibraConfig
+from libra_core.config import LibraConfig, plan_of
 from libra_core.config.loading import validate_config
 from libra_core.engines.verification.engine_model import SMALL, build_engine_model
 from libra_core.engines.weight_source import FileWeights
@@ -25,7 +25,7 @@ from libra_core.runtime.fleet_keeper import FleetKeeper, member_of
 from libra_core.runtime.kv_offers import offers_of
 from libra_core.runtime.prefill_ahead import no_offer
 from libra_core.runtime.router import FleetRouter
-from libra_core.runtime.specs import plan_of, shared_memory
+from libra_core.runtime.specs import shared_memory
 from libra_core.runtime.weights import PublicationOrder
 from libra_core.types.ids import EngineId, GroupId, PolicyVersion, PromptId, TrajectoryId
 from libra_core.types.trajectory import Prompt, ToolCall, ToolReturn, ToolStatus, Trajectory

@@ -152,7 +152,7 @@ def test_looks_at_the_plan_are_subflows_and_in_ledger_mlflow_and_pages(training:
     summary = training(backend)
     run_dir = Path(summary.run_dir)
     rows = read_decisions(run_dir)
-    assert [(row["step"], row["verdict"], row.get("applied")) for row in rows] == [(1, "keep", None), (2, "switch", True)]
+    assert [(row["step"], row["verdict"], row["outcome"]) for row in rows] == [(1, "keep", "kept"), (2, "switch", "done")]
     assert (rows[1]["gain_s_per_step"], rows[1]["realised_gain_s_per_step"]) == (10.0, 8.0)
     assert rows[1]["profile"]["train_s_per_token"] == 1e-3
     assert summary.trajectories == {"taken": 32, "trained": 32, "without_signal": 0, "failed": 0, "lost": 0, "doubled": 0}

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from libra_core.config import plan_of
 from libra_core.config.loading import validate_config
 from libra_core.errors import ResourceError
-from libra_core.runtime.specs import plan_of
 
 CONFIG = validate_config({"rollout": {"engines": [{"tp": 1, "count": 3}]}, "elastic": {"hybrid_replicas": 2, "join_s": 60.0}})
 SERVING = plan_of(CONFIG)

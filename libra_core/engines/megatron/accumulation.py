@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from time import perf_counter, time
+from time import time
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from libra_core.algorithms.packing import share
+from libra_core.engines.device_clock import device_time_s
 from libra_core.engines.megatron.exchange import CoreExchange
 from libra_core.engines.megatron.micro_batch import MicroBatch, build_micro_batch, split
 from libra_core.engines.megatron.model import TrainedModel
@@ -97,7 +98,7 @@ class Accumulator:
 
     def add(self, step: OpenStep, sequences: Sequence[TrainingSequence]) -> AccumulationReport:
         """Forward and backward over this rank's share. Waits for the ranks of its own replica only."""
-        start = perf_counter()
+        start = device_time_s(self.world.device)
         training = self.spec.training
         mine = self._take_share(step, sequences)
         packs = split(mine, budget_tokens=training.micro_batch_tokens)
@@ -109,9 +110,9 @@ class Accumulator:
             old_logprobs=self._score(self.model.wrapped, batches) if training.loss.old_logprobs == "recompute" else None,
             reference_logprobs=self._score(self.reference, batches) if self.reference is not None else None,
         )
-        scored = perf_counter()
+        scored = device_time_s(self.world.device)
         forward_backward(self.model.wrapped, batches, inputs, step.sums)
-        end = perf_counter()
+        end = device_time_s(self.world.device)
         step.micro_batches += len(batches)
         step.logprob_s += scored - start
         step.forward_backward_s += end - scored
@@ -136,7 +137,7 @@ class Accumulator:
         Raises:
             NumericsError: on every rank, before anything is changed, when the loss is not finite.
         """
-        start = perf_counter()
+        start = device_time_s(self.world.device)
         self.settle(step)
         means = self._means(step)
         if not isfinite(means["loss"]):
@@ -148,9 +149,9 @@ class Accumulator:
             self.reduce(step, force_all_reduce=self.exchange is not None and self.exchange.needs_whole_gradient)
             if self.exchange is not None:
                 self.exchange.keep()
-        reduced = perf_counter()
+        reduced = device_time_s(self.world.device)
         grad_norm = self._apply(learning_rate) if step.has_signal else 0.0
-        end = perf_counter()
+        end = device_time_s(self.world.device)
         seconds = {
             "logprob_s": step.logprob_s,
             "forward_backward_s": step.forward_backward_s + reduced - start,

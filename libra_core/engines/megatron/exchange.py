@@ -14,7 +14,6 @@ publish   results to those that follow · who is active in the next step · snap
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,6 +26,7 @@ from libra_core.elastic.endpoint import CoreEndpoint, Serves, Shard
 from libra_core.elastic.link import Contribution
 from libra_core.elastic.spec import Address, ElasticSpec
 from libra_core.elastic.wire import DType, Head, Kind
+from libra_core.engines.device_clock import device_time_s
 from libra_core.engines.megatron import flat
 from libra_core.engines.megatron.checkpoint import fill_adam_state
 from libra_core.engines.megatron.model import TrainedModel
@@ -135,7 +135,7 @@ class CoreExchange:
         """Copy the reduced gradient aside, before clipping changes it in place."""
         if not self._leads & self._following.keys() or self._endpoint is None:
             return
-        started = perf_counter()
+        started = device_time_s(self._world.device)
         self._kept = self._endpoint.take_gradient_buffer()
         flat.copy_gradients(self._model, torch.frombuffer(self._kept.data, dtype=torch.float32))
         self._stalled(started)
@@ -260,7 +260,7 @@ class CoreExchange:
     def _send_snapshots(self, version: int, adam_steps: int) -> None:
         if not self._wants.keys() & self._serves or self._endpoint is None:
             return
-        started = perf_counter()
+        started = device_time_s(self._world.device)
         held = flat.pieces(self._model)
         buffer = self._endpoint.take_snapshot_buffer()
         flat.copy_state(held, torch.frombuffer(buffer.data, dtype=torch.float32))
@@ -268,4 +268,4 @@ class CoreExchange:
         self._endpoint.send_snapshot(self._wants, version, (adam_steps,), flat.segments_of(held))
 
     def _stalled(self, started: float) -> None:
-        self.last = replace(self.last, stall_s=self.last.stall_s + perf_counter() - started)
+        self.last = replace(self.last, stall_s=self.last.stall_s + device_time_s(self._world.device) - started)

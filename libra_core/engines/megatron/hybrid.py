@@ -15,6 +15,7 @@ from libra_core.elastic.follower import Follower, Received
 from libra_core.elastic.handshake import Hello
 from libra_core.elastic.spec import ElasticSpec, HybridSpec
 from libra_core.elastic.wire import Kind
+from libra_core.engines.device_clock import device_time_s
 from libra_core.engines.megatron import checkpoint, flat
 from libra_core.engines.megatron.accumulation import OpenStep
 from libra_core.engines.megatron.model import learning_rate
@@ -99,7 +100,7 @@ class HybridReplica:
         self.close()
         self._trainer.discard_step()
         self._step = None
-        started = monotonic()
+        started = device_time_s(self._trainer.world.device)
         try:
             report = self._join(epoch, started, started + deadline_s)
         except (ElasticError, DeadlineError):
@@ -174,11 +175,11 @@ class HybridReplica:
             pp_rank=self._shard.pp_rank,
             fingerprint=self._shard.fingerprint,
         )
-        addresses = self._hybrid.endpoints[self._trainer.world.rank]
+        device, addresses = self._trainer.world.device, self._hybrid.endpoints[self._trainer.world.rank]
         self._follower = Follower(self._elastic, self._shard, hello, addresses)
-        connected = monotonic()
+        connected = device_time_s(device)
         self._restore(self._follower.snapshot(deadline_s=max(0.0, end_s - connected)))
-        restored, snapshot_version = monotonic(), int(self.version)
+        restored, snapshot_version = device_time_s(device), int(self.version)
         self._follower.progress(self.version)
         while not self.place.active:
             self._advance(end_s)
@@ -188,7 +189,7 @@ class HybridReplica:
             replayed=int(self.version) - snapshot_version,
             connect_s=connected - started,
             snapshot_s=restored - connected,
-            replay_s=monotonic() - restored,
+            replay_s=device_time_s(device) - restored,
         )
 
     def _restore(self, parts: list[Received]) -> None:

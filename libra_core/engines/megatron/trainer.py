@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from libra_core.engines.broadcast import BroadcastGroup, join_group, send_all
+from libra_core.engines.device_clock import device_time_s
 from libra_core.engines.hf_layout import hf_tensors
 from libra_core.engines.megatron import checkpoint, convert, cpu_shim, export
 from libra_core.engines.megatron.accumulation import Accumulator, OpenStep
@@ -177,14 +177,14 @@ class MegatronTrainer:
 
     def export_file(self, path: str | Path) -> ExportReport:
         """Write one safetensors file with HF names (a tied head is not written); complete when rank 0 returns."""
-        started = perf_counter()
+        started = device_time_s(self.world.device)
         metadata = self.export_metadata()
         if self.world.rank == 0:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             export.write_safetensors(Path(path), metadata, self._weights())
         elif self.world.dp_rank == 0:
             self._take_part()
-        return ExportReport(bytes=export.num_bytes(metadata), duration_s=perf_counter() - started)
+        return ExportReport(bytes=export.num_bytes(metadata), duration_s=device_time_s(self.world.device) - started)
 
     def export_hf_folder(self, path: str | Path) -> ExportReport:
         """A complete HF folder: the start model's config and tokenizer beside the current weights."""
@@ -208,14 +208,14 @@ class MegatronTrainer:
         Raises:
             ResourceError: one of them broke the group. This world is as before: its ranks gather to the end all the same.
         """
-        started = perf_counter()
+        started = device_time_s(self.world.device)
         if self.world.rank == 0:
             if self._broadcast_group is None:
                 raise ResourceError("no broadcast group is open; call open_broadcast before broadcast_weights")
             send_all(self._broadcast_group, (tensor for _, tensor in self._weights()))
         elif self.world.dp_rank == 0:
             self._take_part()
-        return ExportReport(bytes=export.num_bytes(self.export_metadata()), duration_s=perf_counter() - started)
+        return ExportReport(bytes=export.num_bytes(self.export_metadata()), duration_s=device_time_s(self.world.device) - started)
 
     def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> str:
         """Write a sharded checkpoint that `load` continues bit for bit, in one rename; returns the folder.

@@ -28,6 +28,7 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 from vllm.platforms import current_platform
 
 from libra_core.engines.broadcast import BroadcastGroup, join_group
+from libra_core.engines.device_clock import await_device
 from libra_core.engines.vllm.lifetime import die_with
 from libra_core.engines.vllm.shared_folder import tell_weights
 from libra_core.engines.weight_source import BroadcastWeights, FileWeights, TensorMeta, WeightSource
@@ -111,8 +112,10 @@ class LibraWeightTransfer(WeightTransferEngine[TransportInfo, LoadInfo]):
         tell_weights(update_info.version)
 
     def finish_weight_update(self) -> None:
+        """Whoever times the exchange times the load: the weights are in place when this returns."""
         if not current_platform.is_cpu():
             finalize_layerwise_reload(self.model, self.model_config)
+        await_device(self.device)
 
     def shutdown(self) -> None:
         self._group = None

@@ -242,10 +242,33 @@ def pause(s: State, e: int, until_s: float, recompute: bool) -> None:
             engine.reprefilled_s += seconds
             engine.clock_s = max(engine.clock_s, run.now_s) + seconds
     waits = max(until_s - run.now_s, 0.0)
+    paused_already = pause_left_s(s, e)
     engine.clock_s = max(engine.clock_s, run.now_s) + waits
     engine.paused_s += waits
-    engine.pause_end_s, engine.pause_s = engine.clock_s, waits
+    engine.pause_end_s, engine.pause_s = engine.clock_s, waits + paused_already
     s.upcoming[e] = DIRTY
+
+
+@compiled
+def pause_left_s(s: State, e: int) -> float:
+    """Of the pauses that were charged beforehand."""
+    engine, now_s = s.engines[e], s.run[0].now_s
+    return min(max(engine.pause_end_s - now_s, 0.0), engine.pause_s, max(engine.clock_s - now_s, 0.0))
+
+
+@compiled
+def cut_short(s: State, e: int, until_s: float) -> None:
+    """It fails: what it would have computed is not counted, and it serves again no sooner than its pause ends."""
+    engine, now_s = s.engines[e], s.run[0].now_s
+    pause_left = pause_left_s(s, e)
+    computing = max(engine.clock_s - now_s, 0.0) - pause_left
+    again = min(computing, engine.reprefilled_s)
+    engine.reprefilled_s -= again
+    engine.prefilled_s -= computing - again
+    until_s = max(until_s, now_s + pause_left)
+    engine.opened_s = engine.clock_s = engine.pause_end_s = until_s
+    engine.paused_s += until_s - now_s - pause_left
+    engine.pause_s = until_s - now_s
 
 
 @compiled

@@ -174,9 +174,7 @@ def _fail(s: State) -> None:
     e = int(failure[1])
     if e < s.engines.size and s.engines[e].alive == 1:
         _empty(s, e, False)
-        s.engines[e].opened_s = s.engines[e].clock_s = run.now_s + failure[2]
-        s.engines[e].paused_s += failure[2]
-        s.engines[e].pause_end_s, s.engines[e].pause_s = run.now_s + failure[2], failure[2]
+        engine.cut_short(s, e, run.now_s + failure[2])
         s.upcoming[e] = DIRTY
 
 
@@ -236,5 +234,7 @@ def hold_back(s: State, seconds: float) -> None:
     run = s.run[0]
     if run.busy == 1:
         run.train_end_s += seconds
+        s.steps[run.version].blocked_s += seconds
     else:
+        trainer.close_wait(s)
         run.trainer_open_s = max(run.trainer_open_s, run.now_s) + seconds

@@ -62,8 +62,29 @@ def _note_age_wait(s: State, blocked: bool) -> None:
     if blocked and run.age_since_s == NEVER:
         run.age_since_s = run.now_s
     elif not blocked and run.age_since_s < NEVER:
-        s.steps[run.version].waited_age_s += run.now_s - run.age_since_s
+        s.steps[run.version].waited_age_s += max(run.now_s - max(run.age_since_s, run.trainer_open_s), 0.0)
         run.age_since_s = NEVER
+
+
+@compiled
+def book_wait(s: State, until_s: float) -> None:
+    """Of the trainer, since it was free: what it was kept from training, and what it waited for groups."""
+    run = s.run[0]
+    step = s.steps[run.version]
+    blocked = max(min(until_s, run.trainer_open_s) - run.free_s, 0.0)
+    step.blocked_s += blocked
+    step.waited_s += max(until_s - run.free_s, 0.0) - blocked
+    run.free_s = max(run.free_s, until_s)
+
+
+@compiled
+def close_wait(s: State) -> None:
+    """Book what the trainer waited so far; a wait for an age limit goes on."""
+    run = s.run[0]
+    waits_for_age = run.age_since_s < NEVER
+    _note_age_wait(s, False)
+    _note_age_wait(s, waits_for_age)
+    book_wait(s, run.now_s)
 
 
 @compiled
@@ -95,9 +116,8 @@ def _begin(s: State) -> None:
     whole = run.in_step == pace.batch // pace.group_size
     if whole:
         seconds += pace.fixed_s
-    blocked = max(min(begin, run.trainer_open_s) - run.free_s, 0.0)
-    step.blocked_s += blocked
-    step.waited_s += begin - run.free_s - blocked
+    _note_age_wait(s, False)
+    book_wait(s, begin)
     if step.began_s == 0.0:
         step.began_s = begin
     step.train_s += seconds

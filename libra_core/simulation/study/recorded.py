@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from libra_core.config import LibraConfig
+from libra_core.config import LibraConfig, plan_of
 from libra_core.errors import ConfigError
 from libra_core.simulation.backend import pacing_of
 from libra_core.simulation.study.controllers import Static
@@ -23,7 +23,7 @@ from libra_core.simulation.truth import EngineTruth, PublicationTruth, TrainerTr
 from libra_core.simulation.workload.trajectories import Trajectories, from_records
 from libra_core.simulation.world import World
 from libra_core.types.lengths import LengthRecord
-from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
+from libra_core.types.plan import Plan, RolloutLayout
 
 _SKIPPED = 4
 _FITS = 4
@@ -49,13 +49,7 @@ class RecordedRun:
 
     @property
     def plan(self) -> Plan:
-        layout, rollout = self.config.training.layout, self.config.rollout
-        return Plan(
-            train=TrainLayout(
-                tp=layout.tp, pp=layout.pp, dp=layout.dp, micro_batch_tokens=self.config.training.micro_batch_tokens
-            ),
-            rollout=RolloutLayout(engines=tuple((group.tp, group.count) for group in rollout.engines)),
-        )
+        return plan_of(self.config)
 
 
 def recorded_run(

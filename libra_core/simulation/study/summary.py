@@ -138,7 +138,7 @@ class Meter:
             t_iter_s=seconds / len(steps),
             t_train_s=float(steps.train_s.mean()),
             trainer_busy=float(steps.train_s.sum()) / seconds,
-            trainer_waits_groups=float((steps.waited_s - steps.waited_age_s).clip(0).sum()) / seconds,
+            trainer_waits_groups=float((steps.waited_s - steps.waited_age_s).sum()) / seconds,
             trainer_waits_age=float(steps.waited_age_s.sum()) / seconds,
             trainer_blocked=float(steps.blocked_s.sum()) / seconds,
             **_fleet_shares(fleet),

@@ -160,7 +160,7 @@ def test_tie_goes_to_the_running_plan() -> None:
 def test_without_a_measured_router_no_mixed_fleet_is_proposed() -> None:
     found = plan_resources(problem(48, 256))
     assert all(len(item.plan.rollout.engines) == 1 for item in (found.best, *found.runner_ups))
-    assert "planner.router" in found.notes[0]
+    assert "planner.router_accuracy" in found.notes[0]
 
 
 @pytest.mark.parametrize("router", [None, RouterSkill(accuracy=1.0, tail_recall=1.0)])

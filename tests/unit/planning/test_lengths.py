@@ -37,9 +37,9 @@ def test_storing_more_of_the_past_changes_little() -> None:
     assert whole.mean(whole.generated_tokens) == pytest.approx(recent.mean(recent.generated_tokens), rel=0.002)
 
 
-def test_strata_keep_the_distribution() -> None:
+def test_resampling_keeps_the_distribution() -> None:
     table = length_table(example_records(LAWS["r2e_gym"], 2048))
-    small = table.strata(256)
+    small = table.resampled(256)
     assert len(small) == 256
     assert small.mean(small.generated_tokens) == pytest.approx(table.mean(table.generated_tokens), rel=0.02)
     assert small.generated_tokens.max() >= np.quantile(table.generated_tokens, 0.99)

@@ -26,9 +26,8 @@ SPLIT = Choice(
 def test_one_class_is_a_homogeneous_fleet() -> None:
     asked = problem(48, 256, lengths=heavy_tailed(256).resampled(256))
     bench = open_bench(asked, Cuts())
-    requests = planning_requests(asked.lengths, asked.regime)
     shares = tuple(Share(tp=8, first=first, last=last) for first, last in ((0, 84), (85, 170), (171, 255)))
-    classes = fleet_classes(Partition(makespan_s=1.0, shares=shares), requests, asked.costs.engines, asked.regime, ORACLE)
+    classes = fleet_classes(Partition(makespan_s=1.0, shares=shares), asked.lengths, asked.costs.engines, asked.regime, ORACLE)
     mixed = solve_mixed(classes, paces(options_of([SPLIT]), asked.regime), asked.regime)
     plain = solve(options_of([SPLIT]), bench.curves, asked.regime)
     assert mixed.t_iter_s == pytest.approx(float(plain.t_iter_s[0]), rel=0.005)
@@ -43,14 +42,13 @@ def test_confusion_loses_no_trajectory(classes: int) -> None:
 
 def test_missed_tail_is_served_on_small_engines_and_costs_time() -> None:
     asked = problem(48, 256, staleness=0)
-    requests = planning_requests(asked.lengths, asked.regime)
     small = tuple(Share(tp=1, first=28 * index, last=28 * index + 27) for index in range(8))
     partition = Partition(makespan_s=1.0, shares=(*small, Share(tp=8, first=224, last=239), Share(tp=8, first=240, last=255)))
     pace = paces(options_of([SPLIT]), asked.regime)
     times = []
     for recall in (1.0, 0.9, 0.5):
         skill = RouterSkill(accuracy=1.0, tail_recall=recall)
-        classes = fleet_classes(partition, requests, asked.costs.engines, asked.regime, skill)
+        classes = fleet_classes(partition, asked.lengths, asked.costs.engines, asked.regime, skill)
         assert sum(item.share for item in classes) == pytest.approx(1.0)
         times.append(solve_mixed(classes, pace, asked.regime).t_iter_s)
     assert times == sorted(times)

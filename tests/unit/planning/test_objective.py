@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libra_core.planning.candidates import Bench, Choice, open_bench, options_of
-from libra_core.planning.latency import backlog_s, expected_maximum
+from libra_core.planning.latency import Latencies, backlog_s
 from libra_core.planning.lengths import LengthTable
 from libra_core.planning.objective import BIAS, Solution, group_term, solve
 from libra_core.planning.problem import PlanningProblem, Regime
@@ -59,7 +59,7 @@ def written_out(lengths: LengthTable, regime: Regime, one: Choice) -> float:
         return slow * ((a + (b + c * ctx) * B) * lengths.generated_tokens + prefill) + lengths.tool_s
 
     def largest(values: np.ndarray, draws: int) -> float:
-        return expected_maximum(values, w, draws)
+        return Latencies.of(values, w).largest(draws).mean
 
     if eta == 0:
         window = bisected(lambda at: largest(latencies(at), K), 1e-3, 1e6)
@@ -189,7 +189,7 @@ def test_groups_of_one_latency_do_not_wait_for_each_other() -> None:
 
 
 def test_expected_maximum_of_two_coins() -> None:
-    means = [expected_maximum(np.array([0.0, 1.0]), np.array([0.5, 0.5]), draws) for draws in (1, 2)]
+    means = [Latencies.of(np.array([0.0, 1.0]), np.array([0.5, 0.5])).largest(draws).mean for draws in (1, 2)]
     assert means == pytest.approx([0.5, 0.75])
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from libra_core.config import plan_of
 from libra_core.config.loading import validate_config
 from libra_core.costs.api import StepCoefficients, TrainingLoad, TrainingShape, load_model
 from libra_core.errors import ConfigError
@@ -13,7 +14,6 @@ from libra_core.planning.problem import ModelShape
 from libra_core.planning.proposals import Standing, propose_in_run
 from libra_core.planning.run_costs import run_costs
 from libra_core.planning.run_profile import MeasuredEngines, MeasuredTrainer, RunMeter, RunSide, problem_of_run
-from libra_core.runtime.specs import plan_of
 from libra_core.types.forecast import Term
 from libra_core.types.lengths import LengthRecord
 from libra_core.types.plan import RolloutLayout

@@ -7,7 +7,7 @@ the drift is large enough for the rule, not that the law is right.
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from libra_core.config import load_config
+from libra_core.config import load_config, plan_of
 from libra_core.costs.api import load_model
 from libra_core.planning.experience import CostBook, ErrorBook
 from libra_core.planning.problem import ModelShape
@@ -16,7 +16,6 @@ from libra_core.planning.run_costs import run_costs
 from libra_core.planning.run_profile import RunSide, problem_of_run
 from libra_core.runtime.hybrid_pool import Recovery
 from libra_core.runtime.replanner import Replanner
-from libra_core.runtime.specs import plan_of
 from libra_core.types.decision import Decision, Verdict
 from libra_core.types.lengths import LengthRecord
 from libra_core.types.plan import Plan

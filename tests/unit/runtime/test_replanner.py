@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from libra_core.config import plan_of
 from libra_core.config.loading import validate_config
 from libra_core.errors import ConfigError
 from libra_core.runtime.hybrid_pool import Recovery
 from libra_core.runtime.replanner import Replanner, cost_of, effective
-from libra_core.runtime.specs import plan_of
 from libra_core.types.decision import Decision, Reason, Verdict
 from libra_core.types.lengths import LengthRecord
 from libra_core.types.plan import Plan
@@ -131,6 +131,20 @@ def test_a_transition_that_failed_is_told_and_leaves_the_plan() -> None:
     assert (ended.outcome.applied, ended.outcome.error) == (False, "no luck")
     assert keeper.settle(None) == [], "what was not applied has no realised gain"
     assert keeper.is_due(8)
+
+
+def test_a_move_that_is_under_way_when_the_run_ends_is_abandoned_and_one_that_has_ended_is_told() -> None:
+    for ended in (False, True):
+        session = Session()
+        keeper = planner(session)
+        for number in range(4):
+            keeper.settle(step(number))
+        look(keeper, 3)
+        if ended:
+            session.end(applied=True)
+        (settled,) = keeper.settle(None)
+        assert (settled.step, settled.abandoned, settled.outcome is not None) == (3, not ended, ended)
+        assert keeper.settle(None) == []
 
 
 def test_the_end_of_the_run_closes_a_window_that_is_not_full() -> None:

@@ -2,6 +2,8 @@
 
 import json
 import math
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,15 +16,20 @@ from libra_core.tracking.decisions import (
     append_decision,
     append_outcome,
     append_realised,
+    append_settled,
+    count,
     drop_decisions_from,
     read_decisions,
 )
 from libra_core.tracking.ledger import ledger_summary, ledger_tags
+from libra_core.tracking.recorder import NullTracker, Recorder
 from libra_core.tracking.run_folder import Journal, write_journal
-from libra_core.types.decision import Decision, Realised
+from libra_core.types.decision import Decision, Outcome, Realised, Settled
 from libra_core.types.plan import Plan
+from libra_core.types.transition import TransitionOutcome
 from support.decisions import candidate, look, plan
-from tasks.plan_words import decision_markdown
+from support.plan_keeper import FakePlanKeeper
+from tasks.plan_words import decision_line, decision_markdown
 
 SERVING, TRAINING = plan(), plan(training=1)
 
@@ -37,7 +44,7 @@ def run(tmp_path: Path) -> Path:
     write_journal(tmp_path, Journal())
     append_decision(tmp_path, decision(5, t_iter_s=19.9))
     append_decision(tmp_path, decision(10))
-    append_outcome(tmp_path, 10, applied=True, seconds={"join training hybrid-0": 1.5})
+    append_outcome(tmp_path, 10, Outcome.DONE, seconds={"join training hybrid-0": 1.5})
     append_realised(tmp_path, Realised(step=10, gain_s_per_step=8.0, t_iter_s=12.0, cost_s=31.0))
     return tmp_path
 
@@ -80,11 +87,11 @@ def test_the_command_prints_one_json_object(run: Path, capfd: pytest.CaptureFixt
 
 
 def test_the_command_prints_a_table(run: Path) -> None:
-    append_outcome(run, 10, applied=False, seconds={}, error="no luck")
+    append_outcome(run, 10, Outcome.UNDONE, error="no luck")
     shown = CliRunner().invoke(app, ["decisions", str(run)], env={"COLUMNS": "250"}).stdout
     assert "dp 2 (tp 1 pp 1) + 6 x tp1, 0 of 2 hybrids train" in shown
-    assert "rolled back" in shown
-    assert "2 looks, 1 switches" in shown
+    assert "undone" in shown
+    assert "2 looks, switches: 0 done, 1 undone" in shown
 
 
 def test_a_folder_that_is_no_run_is_refused_in_a_sentence(tmp_path: Path) -> None:
@@ -116,6 +123,64 @@ def test_the_summary_of_a_run_has_predicted_and_realised_gain_of_each_switch(run
 
 def test_a_page_of_a_decision_has_both_plans_side_by_side(run: Path) -> None:
     page = decision_markdown(read_decisions(run)[1])
-    assert page.startswith("**step 10: switch to dp 2 (tp 1 pp 1) + 6 x tp1, 1 of 2 hybrids train (pays)**")
+    assert page.startswith("**step 10: switch to dp 2 (tp 1 pp 1) + 6 x tp1, 1 of 2 hybrids train (pays): done**")
     assert "| iteration | 20.00 s | 10.00 s |" in page
     assert "| B: fleet | 1.00 s | 1.00 s |" in page
+
+
+ENDS = {
+    Outcome.DONE: Settled(step=10, outcome=TransitionOutcome(plan=TRAINING, applied=True)),
+    Outcome.UNDONE: Settled(
+        step=10, outcome=TransitionOutcome(plan=SERVING, applied=False, error="no luck", not_undone=("engine-3 is away",))
+    ),
+    Outcome.ABANDONED: Settled(step=10, abandoned=True),
+}
+
+
+class Noted(NullTracker):
+    """Sums of metrics, and tags."""
+
+    def __init__(self) -> None:
+        self.sums: Counter[str] = Counter()
+        self.tags: dict[str, str] = {}
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        self.sums.update({name: value for name, value in metrics.items() if name == "plan/switch"})
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        self.tags |= tags
+
+
+@pytest.mark.parametrize("ending", [*ENDS, None])
+def test_a_decision_has_one_outcome_and_all_counts_of_it_agree(ending: Outcome | None, tmp_path: Path) -> None:
+    write_journal(tmp_path, Journal())
+    tracker = Noted()
+    recorder = Recorder(tmp_path, tracker)
+    profile = FakePlanKeeper(forecasts={}).profile(10)
+    recorder.record_decision(decision(5, t_iter_s=19.9), profile)
+    begun = recorder.record_decision(decision(10), profile)
+    assert decision_line(begun).endswith("(pays): under way")
+    row = recorder.record_settled(ENDS[ending]) if ending else None
+    recorder.finish("FINISHED")
+
+    expected = ending or Outcome.ABANDONED
+    rows = read_decisions(tmp_path)
+    assert [row["outcome"] for row in rows] == ["kept", expected]
+    assert row is None or f"(pays): {expected}" in decision_line(row)
+    done = int(expected is Outcome.DONE)
+    shown = count(rows)
+    assert shown.done == done == int(tracker.tags["plan.switches"]) == tracker.sums["plan/switch"]
+    assert len(ledger_summary(rows, looks_s=0.0, wall_s=1.0)["switches"]) == done
+    assert (shown.undone, shown.abandoned) == (int(tracker.tags["plan.undone"]), int(tracker.tags["plan.abandoned"]))
+
+
+def test_what_could_not_be_undone_is_told(run: Path) -> None:
+    append_settled(run, ENDS[Outcome.UNDONE])
+    assert read_decisions(run)[-1]["error"] == "no luck; engine-3 is away"
+
+
+def test_a_move_of_a_killed_run_is_abandoned_when_the_run_is_resumed(tmp_path: Path) -> None:
+    write_journal(tmp_path, Journal())
+    append_decision(tmp_path, decision(10))
+    Recorder(tmp_path, NullTracker(), first_step=12)
+    assert [row["outcome"] for row in read_decisions(tmp_path)] == ["abandoned"]

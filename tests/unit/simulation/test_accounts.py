@@ -1,0 +1,77 @@
+"""Where the time of trainer and engines went: the parts of every run add up to the whole."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from libra_core.simulation.study.config import load_study, load_systems
+from libra_core.simulation.study.run import run_system
+from libra_core.simulation.study.summary import RunSummary
+from libra_core.simulation.workload.laws import load_law
+from libra_core.simulation.world import Failure, World
+from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
+from support.simulation import agents, pacing, plan, truth
+
+STUDY = Path("configs/study/48gpu.yaml")
+
+
+def shares(summary: RunSummary) -> tuple[float, float]:
+    """Of the trainer's time and of the fleet's."""
+    trainer = summary.trainer_busy + summary.trainer_waits_groups + summary.trainer_waits_age + summary.trainer_blocked
+    fleet = summary.fleet_decode + summary.fleet_prefill + summary.fleet_reprefill
+    return trainer, fleet + summary.fleet_paused + summary.fleet_starved
+
+
+def check(world: World) -> None:
+    steps = world.state.steps[: world.version]
+    took_s = np.diff(steps.ended_s, prepend=0.0)
+    assert steps.train_s + steps.waited_s + steps.blocked_s == pytest.approx(took_s, abs=1e-6)
+    assert (steps.waited_age_s <= steps.waited_s + 1e-6).all()
+    assert min(steps.waited_age_s.min(), steps.waited_s.min(), steps.blocked_s.min()) >= 0.0
+    fleet = world.fleet_account()
+    spent_s = fleet.decode_s + fleet.prefill_s + fleet.reprefill_s + fleet.paused_s
+    assert min(fleet.decode_s, fleet.prefill_s, fleet.reprefill_s, fleet.paused_s) >= -1e-6
+    assert spent_s <= fleet.alive_s * (1 + 1e-9) + 1e-6, "and the rest is starved"
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    staleness=st.integers(0, 4),
+    slack=st.integers(0, 2),
+    kind=st.sampled_from(["whole", "streamed", "colocated"]),
+    overlap=st.booleans(),
+    moves=st.sets(st.integers(1, 6), max_size=3),
+    outages=st.lists(st.floats(1.0, 200.0), max_size=3),
+)
+@settings(max_examples=25, deadline=None)
+def test_every_second_of_trainer_and_engines_is_in_one_part(
+    seed: int, staleness: int, slack: int, kind: str, overlap: bool, moves: set[int], outages: list[float]
+) -> None:
+    how = pacing(
+        32, staleness=staleness, age_slack=slack, streamed=kind == "streamed", colocated=kind == "colocated", overlap=overlap
+    )
+    failures = [Failure(at_s=at_s, engine=number % 3, outage_s=20.0) for number, at_s in enumerate(sorted(outages))]
+    world = World(truth(publication_s=3.0), agents(320, seed=seed), how, plan(engines=3), failures=failures)
+    for version in range(1, 8):
+        world.run_to(version)
+        if version in moves:
+            engines = ((4, 1), (2, 1)) if len(world.plan.rollout.engines) == 1 else ((2, 3),)
+            other = Plan(train=TrainLayout(tp=4, dp=2), rollout=RolloutLayout(engines=engines))
+            world.apply(other, engine_s=20.0, trainer_s=5.0)
+    check(world)
+
+
+@pytest.mark.parametrize("staleness", [1, 4])
+def test_the_accounts_of_every_system_of_the_study_add_up(staleness: int) -> None:
+    study = load_study(STUDY, steps=12, seeds=1, groups_per_step=6, staleness=staleness, gpus=16)
+    law = load_law(study.path("workloads/r2e_gym.yaml"))
+    off: dict[str, tuple[float, float]] = {}
+    for name, system in load_systems(study).items():
+        summary = run_system(study, name, system, law, 0).summary
+        if shares(summary) != (pytest.approx(1.0, abs=1e-6), pytest.approx(1.0, abs=1e-6)):
+            off[name] = shares(summary)
+        assert 0.0 <= summary.wasted <= summary.wasted + summary.idle <= 1.0 + 1e-6, name
+    assert off == {}
