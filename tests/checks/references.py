@@ -54,6 +54,7 @@ _PUBLISHED = re.compile(r"arXiv|\b(19|20)\d\d\b")
 _ANCHOR = re.compile(r"([\w./-]+\.md)#([\w%η-]+)")
 _OUTSIDE = re.compile(r"\bDESIGN\b|(?<![\w/])(?:notes|spikes)/|\.\./shared(?!/data)")
 _DATA = re.compile(r"(?<![\w/])(?:\.\./shared/)?(data/[\w./-]*\w)")
+_INSIDE = re.compile(r"`([\w/.]+\.py)` \(`(\w+)`|`(\w+)` of `([\w/.]+\.\w+)`")
 _SPAN = re.compile(r"`([^`\n]+)`")
 _TEST = re.compile(r"\btest_\w+\b(?!\.py)")
 _LINK = re.compile(r"!?\[[^\]\n]*\]\(([^)\s]+)\)|^\[[^\]\n]+\]: (\S+)|\b(?:src|href)=\"([^\"]+)\"")
@@ -223,6 +224,14 @@ def _exists(name: str, line: Line, repository: Repository) -> bool:
     return name in repository.endings or beside.exists()
 
 
+def _inside(line: Line, repository: Repository) -> Iterator[Missing]:
+    """A name that is said to be in a file, in parentheses after it or with "of" before it."""
+    for file, name, other, owner in _INSIDE.findall(line.text):
+        held = [repository.read(path) for path in repository.files if f"/{path}".endswith(f"/{file or owner}")]
+        if held and not any(re.search(rf"\b{name or other}\b", text) for text in held):
+            yield line.missing("name", f"{name or other} in {file or owner}")
+
+
 def _modules(line: Line, repository: Repository) -> Iterator[Missing]:
     for match in _MODULE.finditer(line.text):
         parts = match[0].split(".")
@@ -339,6 +348,7 @@ def _links(line: Line, repository: Repository) -> Iterator[Missing]:
 
 CHECKS: tuple[Callable[[Line, Repository], Iterator[Missing]], ...] = (
     _paths,
+    _inside,
     _modules,
     _outside,
     _sections,

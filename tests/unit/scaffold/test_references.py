@@ -52,6 +52,8 @@ def _found(path: str, text: str, repository: object) -> list[str]:
         ("See libra_core/planning/gone.py.", "path libra_core/planning/gone.py"),
         ("See `gone.py` for more.", "path gone.py"),
         ("See docs/gone/page.md.", "path docs/gone/page.md"),
+        ("By `planning/objective.py` (`gone_s`).", "name gone_s in planning/objective.py"),
+        ("By `gone_s` of `libra_core/planning/objective.py`.", "name gone_s in libra_core/planning/objective.py"),
         ("See `libra_core.planning.gone`.", "module libra_core.planning.gone"),
         ("As DESIGN says.", "document outside the repository DESIGN"),
         ("Measured in spikes/vllm.", "document outside the repository spikes/"),
@@ -86,7 +88,7 @@ def test_what_is_named_and_missing_is_found_in_comments_docstrings_and_pages(tex
     "text",
     [
         "See libra_core/planning/objective.py, planning/objective.py, `objective.py`, libra_core/planning, tests/**/test_*.py.",
-        "See `libra_core.planning.objective.iteration_s`.",
+        "See `libra_core.planning.objective.iteration_s`, `objective.py` (`iteration_s`), `iteration_s` of `objective.py`.",
         "By docs/page.md#what-is-minimised and docs/page.md#errors-libra-plan.",
         "See docs/page.md, section What is minimised, or section Errors of docs/page.md.",
         "GRPO (arXiv 2402.03300, section 4.1.2); FlashAttention-2 (Dao 2023, section 3.1).",
