@@ -11,6 +11,7 @@ from flows.board import put_up
 from flows.console import BarBoard, PlainBoard, make_board, summary_table, where_to_look
 from flows.output import json_output
 from flows.parameters import TrainParameters
+from flows.start_pace import keep_times, read_times
 from flows.stopping import STOPPED
 from libra_core.config import load_config
 from libra_core.config.loading import process_environment
@@ -22,9 +23,8 @@ def run_training(parameters: TrainParameters, *, as_json: bool) -> int:
     """Returns the exit status; raises `LibraError` and `KeyboardInterrupt` after everything is closed."""
     config = parameters.load()
     with json_output(as_json) as emit:
-        with _board() as board:
-            board.phase("looking at what the run needs", 0.0)
-            require_ready(config)
+        with _board(Path(config.run.root)) as board:
+            require_ready(config, board.phase)
             process_environment(Path(config.run.root), quiet=True)
             board.phase("loading libraries", 0.0)
             from prefect import tags
@@ -59,7 +59,7 @@ def run_warm_start(config_path: Path, overrides: list[str], *, as_json: bool, wr
         )
     process_environment(Path(config.run.root), quiet=True)
     with json_output(as_json) as emit:
-        with _board() as board:
+        with _board(Path(config.run.root)) as board:
             from libra_core.engines.warm_start.ensure import ensure_policy
             from libra_core.engines.warm_start.shipped import write_shipped
 
@@ -100,7 +100,10 @@ def run_verify_numerics(*, as_json: bool) -> None:
 
 
 @contextmanager
-def _board() -> Iterator[PlainBoard | BarBoard]:
-    with make_board(Console(stderr=True)) as board:
+def _board(root: Path | None = None) -> Iterator[PlainBoard | BarBoard]:
+    """Where the run root is known, with how long each phase took the last time."""
+    with make_board(Console(stderr=True), read_times(root) if root else None) as board:
         put_up(board)
         yield board
+        if root is not None:
+            keep_times(root, board.pace.times)

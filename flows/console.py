@@ -1,5 +1,6 @@
 """What a person sees in the terminal. Everything but the final JSON line goes to stderr."""
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 
@@ -8,24 +9,24 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from rich.table import Table
 
 from flows.board import iteration_line
+from flows.start_pace import StartPace
 from libra_core.tracking.summary import RunSummary
 from libra_core.types.reports import IterationReport
 
 
 class PlainBoard(AbstractContextManager["PlainBoard"]):
-    """One line per event, for logs and pipes."""
+    """One line per event, for logs and pipes; of a long phase one every ten seconds."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, pace: StartPace) -> None:
         self._console = console
-        self._phase = ""
+        self.pace = pace
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
 
     def phase(self, name: str, fraction: float) -> None:
-        """Say only what begins, not how far it is."""
-        if name != self._phase:
-            self._phase = name
-            self._console.print(name, highlight=False)
+        progress = self.pace.hear(name, fraction)
+        if progress.is_news:
+            self._console.print(progress.line, highlight=False, soft_wrap=True, markup=False)
 
     def iteration(self, report: IterationReport, total: int) -> None:
         self._console.print(iteration_line(report, total), highlight=False, soft_wrap=True)
@@ -34,7 +35,8 @@ class PlainBoard(AbstractContextManager["PlainBoard"]):
 class BarBoard(AbstractContextManager["BarBoard"]):
     """Two bars: the start, which is named after what is being started, and the iterations."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, pace: StartPace) -> None:
+        self.pace = pace
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -56,7 +58,8 @@ class BarBoard(AbstractContextManager["BarBoard"]):
     def phase(self, name: str, fraction: float) -> None:
         if self._start is None:
             self._start = self._progress.add_task(name, total=1.0, note="")
-        self._progress.update(self._start, description=name, completed=fraction)
+        expected = self.pace.hear(name, fraction).expected
+        self._progress.update(self._start, description=name, completed=fraction, note=expected)
 
     def iteration(self, report: IterationReport, total: int) -> None:
         if self._iterations is None:
@@ -68,9 +71,10 @@ class BarBoard(AbstractContextManager["BarBoard"]):
         self._progress.update(self._iterations, completed=done, note=note)
 
 
-def make_board(console: Console) -> PlainBoard | BarBoard:
-    """Bars in a terminal, lines elsewhere."""
-    return BarBoard(console) if console.is_terminal else PlainBoard(console)
+def make_board(console: Console, last_times: Mapping[str, float] | None = None) -> PlainBoard | BarBoard:
+    """Bars in a terminal, lines elsewhere. `last_times`: seconds that the phases of the last start took."""
+    pace = StartPace(last_times)
+    return BarBoard(console, pace) if console.is_terminal else PlainBoard(console, pace)
 
 
 def summary_table(summary: RunSummary) -> Table:

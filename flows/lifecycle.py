@@ -13,8 +13,8 @@ from prefect import get_run_logger, runtime
 from prefect.exceptions import TerminationSignal
 
 from flows.artifacts import RunArtifacts
-from flows.board import current_board
 from flows.guard import kept_sigterm
+from flows.start_report import StartReport
 from flows.stopping import forget_stop
 from libra_core.config import LibraConfig
 from libra_core.errors import LibraError, on_the_disk
@@ -49,8 +49,8 @@ def training_run(config: LibraConfig) -> Iterator[TrainingRun]:
     Raises:
         LibraError: when something cannot be started; then no run folder is left behind either.
     """
-    current_board().phase("looking at what the run needs", 0.0)
-    require_ready(config)
+    report = StartReport(Path(config.run.root))
+    require_ready(config, report)
     with ExitStack() as stack:
         run_dir = stack.enter_context(owned_run_folder(config))
         if config.run.resume is None:
@@ -60,7 +60,8 @@ def training_run(config: LibraConfig) -> Iterator[TrainingRun]:
             flow_run_id = str(runtime.flow_run.id or "")
             if flow_run_id:
                 remember_flow_run(run_dir.parent, flow_run_id, run_dir)
-        run = _open(config, run_dir, stack)
+        run = _open(config, run_dir, stack, report)
+        report.ready()
         status = "FAILED"
         try:
             yield run
@@ -73,14 +74,15 @@ def training_run(config: LibraConfig) -> Iterator[TrainingRun]:
             run.recorder.finish(status)
 
 
-def _open(config: LibraConfig, run_dir: Path, stack: ExitStack) -> TrainingRun:
+def _open(config: LibraConfig, run_dir: Path, stack: ExitStack, report: StartReport) -> TrainingRun:
+    report("opening MLflow", 0.0)
     if news := check_tracker(config, run_dir):
         get_run_logger().warning(news)
-        current_board().phase(news, 0.0)
+        report(news, 0.0)
     clear_leftovers(run_dir)
     stack.callback(_forget_session, run_dir)
     with kept_sigterm():
-        session = backend().open_session(config, run_dir, current_board().phase)
+        session = backend().open_session(config, run_dir, report)
         stack.callback(backend().close_session, session)
         update_journal(run_dir, session=session)
         first_step = connect(session).trainer.version()

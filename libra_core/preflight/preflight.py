@@ -1,37 +1,55 @@
 """The one preflight: every check that a configuration calls for, in the order in which a run would come to need it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from libra_core.config import LibraConfig
 from libra_core.errors import PreflightError
 from libra_core.preflight import data, host, model, servers
 from libra_core.preflight.finding import Check, Finding, found
 
+Report = Callable[[str, float], None]
+"""Told what is being looked at."""
+
+_LOOKING = "looking at what the run needs"
 _passed: list[LibraConfig] = []
 """Of this process: the command looks before it loads libraries, the flow before it starts anything."""
 
 
-def preflight(config: LibraConfig) -> list[Finding]:
+def preflight(config: LibraConfig, report: Report | None = None) -> list[Finding]:
     """Look at everything; seconds, unless the data are large. Writes nothing that stays.
 
     Where the model cannot be read, what depends on its size is not looked at.
     """
-    findings = [found(name, check) for name, check in _always(config)]
-    if config.backend.kind == "simulated":
-        return [*findings, found("simulation", lambda: data.simulation(config))]
-    findings += [found(name, check) for name, check in _of_the_cluster(config)]
-    looked = found("model", lambda: model.folder(config))
-    return [*findings, looked, *(found(name, check) for name, check in _of_the_model(config) if looked.ok)]
+    tell = report or (lambda name, share: None)
+    tell(_LOOKING, 0.0)
+    findings: list[Finding] = []
+    for name, check in _checks(config):
+        tell(f"{_LOOKING}, {name}", 0.0)
+        findings.append(found(name, check))
+        if name == "model" and not findings[-1].ok:
+            break
+    return findings
 
 
-def require_ready(config: LibraConfig) -> None:
+def require_ready(config: LibraConfig, report: Report | None = None) -> None:
     """Raises `PreflightError` with every finding that would end the run later."""
     if config in _passed:
         return
-    failed = [finding for finding in preflight(config) if not finding.ok]
+    failed = [finding for finding in preflight(config, report) if not finding.ok]
     if failed:
         raise PreflightError(". Also: ".join(dict.fromkeys(finding.text for finding in failed)))
     _passed.append(config)
+
+
+def _checks(config: LibraConfig) -> Iterator[tuple[str, Check]]:
+    """What depends on the model's size comes last."""
+    yield from _always(config)
+    if config.backend.kind == "simulated":
+        yield "simulation", lambda: data.simulation(config)
+        return
+    yield from _of_the_cluster(config)
+    yield "model", lambda: model.folder(config)
+    yield from _of_the_model(config)
 
 
 def _always(config: LibraConfig) -> Iterator[tuple[str, Check]]:

@@ -46,7 +46,7 @@ def test_pipe_gets_lines() -> None:
     with make_board(Console(file=stream, width=200)) as board:
         assert isinstance(board, PlainBoard)
         board.phase("starting Ray", 0.0)
-        board.phase("starting Ray", 0.5)
+        board.phase("starting Ray", 0.0)
         board.iteration(iteration_report(1), 40)
     assert stream.getvalue().splitlines()[0] == "starting Ray"
     assert stream.getvalue().splitlines()[1].startswith("iteration 2/40: reward 0.250")

@@ -1,4 +1,5 @@
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -65,12 +66,16 @@ def test_train_is_refused_before_any_library_is_loaded(simulated: str, monkeypat
     assert "Traceback" not in result.stderr
 
 
-def test_the_flow_of_a_served_run_looks_before_it_makes_a_folder(simulated: str, tmp_path: Path) -> None:
+def test_the_flow_of_a_served_run_looks_before_it_makes_a_folder(
+    simulated: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows import start_report
     from flows.lifecycle import training_run
     from libra_core.config import load_config
     from libra_core.errors import PreflightError
 
     config = load_config(simulated, ["simulation.truth=none.yaml"])
+    monkeypatch.setattr(start_report, "get_run_logger", lambda: logging.getLogger("test"))
     with pytest.raises(PreflightError, match="truth table"), training_run(config):
         pass
     assert not list((tmp_path / "runs").glob("*/journal.json"))
