@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from libra_core.config import LibraConfig
 from libra_core.errors import ResourceError
 from libra_core.types.session import SessionRef
+from libra_core.workloads.build import build_workload
 from libra_core.workloads.data import prepare_missing
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ def open_session(config: LibraConfig, run_dir: Path, report: Report) -> SessionR
     facts = check_model_folder(folder, layout=config.training.layout, engine_degrees=degrees)
     if config.backend.kind == "cpu":
         check_head_size(facts.head_dim)
+    if config.model.path is None:  # its tokenizer was not there before
+        build_workload(config, folder).prompts.census()
     session = start_session(config, folder, run_dir, report, checkpoint)
     _sessions[session.ref.run_id] = session
     return session.ref

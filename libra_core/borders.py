@@ -120,8 +120,9 @@ def cut_middle(token_ids: Sequence[int], mark: tuple[int, ...], max_tokens: int)
 
 def _listed(value: Any, whose: str) -> Sequence[Any]:
     """Bytes are a sequence of numbers too, and never meant as token ids."""
+    is_raw = isinstance(value, (str, bytes, bytearray, memoryview))
     found = value.tolist() if hasattr(value, "tolist") else value
-    if isinstance(found, (str, bytes, bytearray, memoryview)) or not isinstance(found, Sequence):
+    if is_raw or not isinstance(found, Sequence):
         raise BorderError(f"{whose} has the tokens {_shown(value)}; token ids are a sequence of whole numbers")
     return found
 

@@ -20,6 +20,7 @@ from libra_core.runtime.scorer import is_masked
 from libra_core.runtime.store import Share, batch_name
 from libra_core.runtime.summaries import Wait, summarise_batch
 from libra_core.runtime.timeline import Interval, clipped, intersection, total_s
+from libra_core.tracking.metrics import slug_of
 from libra_core.types.ids import BatchId, EngineId, PolicyVersion
 from libra_core.types.lengths import LengthRecord
 from libra_core.types.reports import (
@@ -134,7 +135,7 @@ class RolloutClient:
             reward = 0.0 if is_masked(trajectory) else trajectory.reward
             if reward is not None:
                 rewards["reward_mean"].append(reward)
-                rewards[f"{prompt.kind.rpartition('/')[2]}_mean"].append(reward)
+                rewards[f"{slug_of(prompt.kind.removeprefix('heldout/'))}_mean"].append(reward)
         return {name: fmean(values) for name, values in sorted(rewards.items())}
 
     def sample_trajectories(self, batch_id: BatchId, count: int) -> list[dict[str, Any]]:

@@ -2,12 +2,15 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from libra_core.tracking.ledger import PLAN_METRICS
 from libra_core.types.forecast import StepForecast
 from libra_core.types.reports import IterationReport, RoutingReport
+
+_LONGEST_SLUG = 100
+"""MLflow's names end at 250 characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +185,7 @@ def iteration_metrics(report: IterationReport) -> dict[str, float]:
     values = {metric.name: float(metric.read(report)) for metric in METRICS}
     ages = report.rollout.staleness_histogram
     values |= {f"rollout/staleness_{age}_fraction": count / sum(ages.values()) for age, count in ages.items()}
-    values |= {f"reward/kind_{_slug(kind)}_mean": mean for kind, mean in report.reward.by_kind.items()}
+    values |= {f"reward/kind_{name}_mean": mean for name, mean in _by_slug(report.reward.by_kind).items()}
     return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
@@ -221,5 +224,19 @@ def _cache_hits(report: IterationReport) -> float:
     return rollout.cached_tokens / rollout.context_tokens if rollout.context_tokens else math.nan
 
 
-def _slug(kind: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "_", kind.lower()).strip("_") or "unnamed"
+def _by_slug(by_kind: Mapping[str, float]) -> dict[str, float]:
+    """Kinds whose names differ in signs alone are numbered."""
+    found: dict[str, float] = {}
+    for kind, mean in sorted(by_kind.items()):
+        slug = name = slug_of(kind)
+        number = 1
+        while name in found:
+            number += 1
+            name = f"{slug}_{number}"
+        found[name] = mean
+    return found
+
+
+def slug_of(kind: str) -> str:
+    """Letters and digits of any script, which MLflow takes in names."""
+    return re.sub(r"[\W_]+", "_", kind.casefold()).strip("_")[:_LONGEST_SLUG] or "unnamed"

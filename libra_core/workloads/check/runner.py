@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
+from libra_core import borders
 from libra_core.ports.environment import Environment, Episode
 from libra_core.types.ids import GroupId, PolicyVersion, TrajectoryId
 from libra_core.types.trajectory import FinishReason, Prompt, ToolCall, ToolReturn, ToolStatus, Trajectory, VersionSegment
@@ -17,6 +18,8 @@ from libra_core.workloads.text_codec import TextCodec
 from libra_core.workloads.work_clock import WorkClock
 
 _LONGEST_TURN = 200_000
+_WHO = "the episode"
+_RETURNS = borders.ReturnBounds(max_tokens=1_000_000)
 Progress = Callable[[int], None]
 """Told how many episodes have ended."""
 
@@ -93,19 +96,18 @@ class Checker:
     async def _episode(self, prompt: Prompt, agent: Agent) -> _Outcome:
         transcript = _Transcript(prompt)
         try:
-            episode = await self._environment.reset(prompt)
+            episode: Episode = borders.episode_of(await self._environment.reset(prompt), _WHO)
             self._open += 1
             self._most_open = max(self._most_open, self._open)
             try:
                 await self._turns(prompt, agent, episode, transcript)
-                submission = await episode.submission()
+                submission = borders.submission_of(await episode.submission(), _WHO)
             finally:
                 self._open -= 1
                 await episode.close()
             started_s = time.monotonic()
-            reward = await self._clock(self._plan.score_deadline_s).hold(
-                self._environment.score(prompt, transcript.trajectory(submission))
-            )
+            scoring = self._environment.score(prompt, transcript.trajectory(submission))
+            reward = borders.reward_of(await self._clock(self._plan.score_deadline_s).hold(scoring), _WHO)
         except Exception as error:  # what the agent loop would mark as a failed trajectory
             loss = f"{type(error).__name__}: {str(error)[:200]}"
             return _Outcome(reward=0.0, returns=tuple(transcript.returns), turns=transcript.turns, score_s=0.0, loss=loss)
@@ -118,7 +120,7 @@ class Checker:
             turn = self._codec.encode(agent.say(prompt, answers)[:_LONGEST_TURN])
             transcript.add(turn, spoken=True)
             transcript.turns += 1
-            call = self._environment.parse_call(turn)
+            call = borders.call_of(self._environment.parse_call(turn), _WHO)
             if call is None:
                 return
             returned = await self._step(episode, call)
@@ -127,8 +129,11 @@ class Checker:
             answers.append(self._codec.decode(returned.token_ids))
 
     async def _step(self, episode: Episode, call: ToolCall) -> ToolReturn:
+        async def step() -> ToolReturn:
+            return borders.return_of(await episode.step(call), _WHO, _RETURNS)
+
         late = partial(self._environment.answer_failure, call, ToolStatus.TIMEOUT)
-        return await self._clock(self._plan.tool_deadline_s).answered(episode.step(call), late)
+        return await self._clock(self._plan.tool_deadline_s).answered(step(), late)
 
     def _clock(self, work_s: float) -> WorkClock:
         return WorkClock("the episode", work_s=work_s, queue_s=self._plan.queue_deadline_s)

@@ -93,8 +93,7 @@ class SearxngRetriever:
         answer = await fetched(self._url, self._client.get(self._url, params={"q": query, "format": "json"}))
         try:
             return tuple(
-                Passage(title=str(entry.get("title") or ""), text=str(entry.get("content") or ""))
-                for entry in answer["results"][:top_k]
+                Passage(title=_text(entry.get("title")), text=_text(entry.get("content"))) for entry in answer["results"][:top_k]
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise RetrieverError(f"{self._url} answered in no form of SearXNG's JSON ({error!r})") from None
@@ -118,6 +117,15 @@ def _document(entry: Any) -> Passage:
     document = entry.get("document", entry)
     contents = document.get("contents")
     if contents is None:
-        return Passage(title=str(document.get("title") or ""), text=str(document["text"]))
-    title, _, text = str(contents).partition("\n")
+        return Passage(title=_text(document.get("title")), text=_text(document["text"]))
+    title, _, text = _text(contents).partition("\n")
     return Passage(title=title.strip().strip('"'), text=text.strip() or title.strip())
+
+
+def _text(value: Any) -> str:
+    """Whole text that a tokenizer takes; empty where there is none."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} instead of a text")
+    return value.encode("utf-8", errors="replace").decode()

@@ -295,3 +295,48 @@ def test_the_last_sampled_token_of_a_turn_does_not_count_as_computed() -> None:
     filled = tuple(range(100, 100 + size - len(PROMPT.token_ids) - 1))  # with the call's token the context is one whole block
     again, _ = run_loop([turn(*filled, CALL), turn(11, END)], max_new_tokens=100, max_context_tokens=200)
     assert again.reprefilled_tokens == 0
+
+
+class Returning(EchoEnvironment):
+    """Its tool returns what it was made with."""
+
+    def __init__(self, answer: object) -> None:
+        super().__init__()
+        self.answer = answer
+
+    async def step(self, call: ToolCall) -> ToolReturn:
+        return self.answer  # type: ignore[return-value]
+
+
+def tool_return(token_ids: object) -> ToolReturn:
+    return ToolReturn(tool="echo", status=ToolStatus.OK, token_ids=token_ids, duration_s=0.0)  # type: ignore[arg-type]
+
+
+def test_a_tools_answer_never_grows_a_trajectory_beyond_its_context() -> None:
+    trajectory, requests = run_loop([turn(10, CALL)], Returning(tool_return(tuple(range(5_000_000)))))
+    assert len(trajectory.token_ids) == 40
+    assert trajectory.token_ids[5:8] == (0, 1, 2)
+    assert trajectory.token_ids[-1] == 4_999_999
+    assert (trajectory.finish_reason, len(requests)) == (FinishReason.LENGTH, 1)
+    assert sum(answer.payload_tokens for answer in trajectory.tool_returns) == 35
+
+
+def test_a_bound_on_answers_leaves_room_to_go_on() -> None:
+    trajectory, _ = run_loop([turn(10, CALL), turn(END)], Returning(tool_return(tuple(range(500)))), max_tool_tokens=16)
+    assert (len(trajectory.token_ids), trajectory.finish_reason) == (3 + 2 + 16 + 1, FinishReason.STOP)
+
+
+@pytest.mark.parametrize("answer", [None, "text", tool_return(b"abc"), tool_return((1, -5)), tool_return((1, 2.5))])
+def test_an_answer_that_is_none_fails_the_trajectory_and_names_it(answer: object) -> None:
+    trajectory, _ = run_loop([turn(CALL)], Returning(answer))
+    assert trajectory.failure is not None
+    assert trajectory.failure.kind is FailureKind.TOOL_RUNNER
+    assert trajectory.failure.message.startswith("BorderError: the tool of t ")
+
+
+def test_a_prompt_that_fills_the_context_is_never_answered_for() -> None:
+    trajectory, requests = run_loop([], EchoEnvironment(hangs="reset"), max_context_tokens=3)
+    assert requests == []
+    assert trajectory.failure is not None
+    assert trajectory.failure.kind is FailureKind.PROMPT
+    assert "prompt p of t has 3 tokens and leaves no room" in trajectory.failure.message

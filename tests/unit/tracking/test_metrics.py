@@ -63,3 +63,13 @@ def test_a_side_without_a_law_is_left_out() -> None:
     metrics = iteration_metrics(iteration_report(forecast=check))
     found = {name: value for name, value in metrics.items() if name.startswith("forecast/")}
     assert found == {"forecast/t_train_s": 1.5, "forecast/t_train_error_fraction": 0.25}
+
+
+def test_every_kind_of_prompt_has_a_metric_of_its_own_in_any_script() -> None:
+    kinds = {"数学": 0.1, "物理": 0.2, "two hop": 0.3, "two-hop": 0.4, "!": 0.5, "x" * 400: 0.6}
+    metrics = iteration_metrics(iteration_report(0, reward=reward_report(0, by_kind=kinds)))
+    found = {name: value for name, value in metrics.items() if name.startswith("reward/kind_")}
+    assert sorted(found.values()) == sorted(kinds.values())
+    assert found["reward/kind_数学_mean"] == 0.1
+    assert {"reward/kind_two_hop_mean", "reward/kind_two_hop_2_mean"} <= found.keys()
+    assert all(len(name) <= 250 for name in found)

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -146,3 +147,107 @@ def test_extraction_of_long_text_is_linear() -> None:
 @pytest.mark.parametrize(("tokens", "penalty"), [(0, 0.0), (80, 0.0), (90, -0.5), (100, -1.0), (200, -1.0)])
 def test_overlong_penalty_is_soft(tokens: int, penalty: float) -> None:
     assert overlong_penalty(tokens, max_tokens=100, cache_tokens=20) == pytest.approx(penalty)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("so \\boxed{41} for now\nAnswer: 42", "42"),
+        ("Answer: 41\nno, \\boxed{42}", "42"),
+        ("Answer\uff1a42", "42"),
+        ("Answer\u223642", "42"),
+        ("Answer: 42\nAnswering such questions is fun", "42"),
+        ("Answer: 42\nAnswer sheets are due", "42"),
+        ("\\fbox{42}", "42"),
+        ("\\boxed {42}", "42"),
+        ("\\boxed 42.", "42"),
+        ("$\\boxed{41}$ then $\\fbox{42}$", "42"),
+        ("**Answer:** 42", "42"),
+        ("**Answer: 42**", "42"),
+        ("### Final Answer:\n\n42", "42"),
+        ("Answer: $\\boxed{42}$", "42"),
+        ("\\boxed{42}\nI put it within \\boxed{}.", "42"),
+        ("\\boxed{42}\n#### Verification\nfine", "42"),
+        ("\\boxed{42}\nAnswer is correct.", "42"),
+        ("\\boxed{x\nAnswer: 42", "42"),
+        ("\u7b54\u6848\uff1a42\u3002", "42"),
+        ("Answer: 41\n#### 42", "42"),
+    ],
+)
+def test_the_last_box_or_answer_line_wins(text: str, answer: str) -> None:
+    assert extract_answer(text).answer == answer
+
+
+BOXES = st.sampled_from(["\\boxed{{{}}}", "\\fbox{{{}}}", "Answer: {}", "Final answer\uff1a {}", "**Answer:** {}"])
+
+
+@given(st.lists(st.tuples(BOXES, st.integers(0, 999)), min_size=1, max_size=6), st.text("xyz .\n", max_size=20))
+def test_whatever_is_said_last_is_the_answer(said: list[tuple[str, int]], after: str) -> None:
+    text = "\n".join(form.format(number) for form, number in said)
+    assert extract_answer(f"thinking\n{text}\n{after}").answer == str(said[-1][1])
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("(1,100)", "(1100)"),
+        ("[1,100]", "[1100]"),
+        ("\\{1,100\\}", "\\{1100\\}"),
+        ("{1,100}", "{1100}"),
+        ("\\left(1,100\\right)", "\\left(1100\\right)"),
+        ("(0,1,000)", "(0,1000)"),
+        ("23", "2\u00b3"),
+        ("11/2", "1\u00bd"),
+        ("x2", "x\u00b2"),
+        ("10", "1\u2070"),
+    ],
+)
+def test_values_that_only_look_alike_are_not_taken_for_equal(first: str, second: str) -> None:
+    assert same_value(first, second) is not True
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("1,100", "1100"),
+        ("1,234,567.5", "1234567.5"),
+        ("1{,}100", "1100"),
+        ("10\\,000", "10000"),
+        ("\uff14\uff12", "42"),
+        ("\u0664\u0662", "42"),
+        ("\uff0d5", "-5"),
+        ("\u22125", "-5"),
+        ("1\u00bd", "3/2"),
+        ("\u00be", "0.75"),
+        ("2^{3}", "2\u00b3"),
+        ("(1,100)", "(1,100)"),
+        ("\\frac{1,000}{3}", "1000/3"),
+        ("42\u3002", "42"),
+        ("4\u200b2", "42"),
+    ],
+)
+def test_one_value_in_several_spellings_is_equal(first: str, second: str) -> None:
+    assert same_value(first, second) is True
+    assert same_value(second, first) is True
+
+
+@given(st.integers(-(10**9), 10**9))
+def test_thousands_change_no_number_and_digits_of_any_script_are_digits(number: int) -> None:
+    assert same_value(f"{number:,}", str(number)) is True
+    other = "".join(chr(0xFF10 + int(digit)) if digit.isdigit() else digit for digit in str(number))
+    assert same_value(other, str(number)) is True
+    if abs(number) >= 1000:
+        assert same_value(f"({number:,})", f"({number})") is not True
+
+
+@given(st.text(max_size=80))
+def test_reading_and_tidying_never_raise_and_tidying_twice_changes_nothing_of_plain_numbers(text: str) -> None:
+    extract_answer(text)
+    same_value(text, text)
+
+
+def test_reading_stays_linear_whatever_is_repeated() -> None:
+    started_s = time.perf_counter()
+    for piece in ("\\boxed{}", "\\boxed{", "Answer:\n", "Answer: \n* _", "#### ", "\\boxed ", "{" * 5, "1,000,", "answer is "):
+        extract_answer(piece * 40_000)
+    assert time.perf_counter() - started_s < 20.0
