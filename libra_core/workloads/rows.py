@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from libra_core.errors import ConfigError
 from libra_core.files import json_object, json_objects, parse_json, read_text
@@ -72,17 +72,23 @@ def row_key(row: Row, number: int, where: str, *, names: Sequence[str] = ("id", 
     return f"#{number}"
 
 
+class Keyed(Protocol):
+    @property
+    def key(self) -> str: ...
+
+
 class Keys:
-    """Every row has a key of its own."""
+    """Every row has a key of its own; a row that is there twice, as in some published files, counts once."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, str] = {}
+        self._seen: dict[str, tuple[Keyed, str]] = {}
 
-    def add(self, key: str, where: str) -> str:
-        """The key. Raises `ConfigError` that names both rows."""
-        if (other := self._seen.setdefault(key, where)) != where:
-            raise ConfigError(f"{where} has the id {key!r}, as {other} has; give each row an id of its own, or none")
-        return key
+    def is_new(self, item: Keyed, where: str) -> bool:
+        """Raises `ConfigError` that names both rows when another one has the key."""
+        known, other = self._seen.setdefault(item.key, (item, where))
+        if known != item:
+            raise ConfigError(f"{where} has the id {item.key!r}, as {other} has, and is another one; give each an id of its own")
+        return other == where
 
 
 def _parquet(path: Path) -> Iterator[Row]:

@@ -36,10 +36,11 @@ def load_problems(path: Path, label: str = "", keys: Keys | None = None) -> tupl
     problems: list[MathProblem] = []
     for number, row in enumerate(read_rows(path), start=1):
         where = f"{path}, row {number}"
-        problem = _problem(row, keys.add(f"{label}/{number}", where), where)
+        problem = _problem(row, f"{label}/{number}", where)
         if problem is None:
             raise ConfigError(f"{where} is of no known schema: it has {_keys(row)}; known are {_KNOWN}")
-        problems.append(problem)
+        if keys.is_new(problem, where):
+            problems.append(problem)
     if not problems:
         raise ConfigError(f"{path} holds no rows")
     return tuple(problems)

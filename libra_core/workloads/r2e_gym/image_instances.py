@@ -48,6 +48,7 @@ def load_instances(path: Path, label: str = "", keys: Keys | None = None) -> tup
     or with the id of another one. Ids are the instances' own, so that `label` is not needed.
     """
     keys = keys or Keys()
+    number = 0
     instances: list[ImageInstance] = []
     for number, row in enumerate(read_rows(path), start=1):
         where = f"{path}, row {number}"
@@ -60,9 +61,9 @@ def load_instances(path: Path, label: str = "", keys: Keys | None = None) -> tup
         if instance is None:
             named = ", ".join(sorted(row)) or "no keys"
             raise ConfigError(f"{where} is of no known schema: it has {named}; known are {_KNOWN}")
-        keys.add(instance.key, where)
-        instances.append(instance)
-    if not instances:
+        if keys.is_new(instance, where):
+            instances.append(instance)
+    if not number:
         raise ConfigError(f"{path} holds no rows")
     return tuple(instances)
 

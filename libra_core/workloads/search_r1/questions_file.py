@@ -25,6 +25,7 @@ class FileQuestion:
 def load_questions(path: Path, label: str = "", keys: Keys | None = None) -> tuple[FileQuestion, ...]:
     """Raises `ConfigError` for a file that cannot be read, is empty, or has a row without question, answers or own id."""
     label, keys = label or file_label(path), keys or Keys()
+    number = 0
     questions: list[FileQuestion] = []
     for number, row in enumerate(read_rows(path), start=1):
         where = f"{path}, row {number}"
@@ -32,15 +33,15 @@ def load_questions(path: Path, label: str = "", keys: Keys | None = None) -> tup
         if not isinstance(row.get("question"), str) or found is None:
             named = ", ".join(sorted(row)) or "no keys"
             raise ConfigError(f"{where} is no question: it has {named}; expected is {_KNOWN}")
-        questions.append(
-            FileQuestion(
-                key=keys.add(f"{label}/{row_key(row, number, where)}", where),
-                text=text_of(row["question"], f"{where}: question"),
-                answers=_reachable(*found, where),
-                source=str(row.get("data_source") or path.name.partition(".")[0]),
-            )
+        question = FileQuestion(
+            key=f"{label}/{row_key(row, number, where)}",
+            text=text_of(row["question"], f"{where}: question"),
+            answers=_reachable(*found, where),
+            source=str(row.get("data_source") or path.name.partition(".")[0]),
         )
-    if not questions:
+        if keys.is_new(question, where):
+            questions.append(question)
+    if not number:
         raise ConfigError(f"{path} holds no rows")
     return tuple(questions)
 

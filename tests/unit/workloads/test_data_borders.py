@@ -61,8 +61,8 @@ def test_numbers_are_answers_as_one_would_write_them(tmp_path: Path) -> None:
 
 
 def test_no_two_rows_have_one_id(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"row 3 has the id 'rows/7', as .*row 1 has; give each row an id of its own"):
-        load_questions(file(tmp_path, {**QUESTION, "id": 7}, QUESTION, {**QUESTION, "id": "7"}))
+    with pytest.raises(ConfigError, match=r"row 3 has the id 'rows/7', as .*row 1 has, and is another one"):
+        load_questions(file(tmp_path, {**QUESTION, "id": 7}, QUESTION, {"question": "Why?", "answer": "x", "id": "7"}))
     named = [{**QUESTION, "id": number} for number in (1, 0, 2)]
     keys = [question.key for question in load_questions(file(tmp_path, *named, QUESTION, QUESTION, {**QUESTION, "_id": ""}))]
     assert keys[:3] == ["rows/1", "rows/0", "rows/2"]
@@ -73,7 +73,7 @@ def test_no_two_rows_have_one_id(tmp_path: Path) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
 def test_ids_are_different_or_refused(tmp_path: Path, ids: list[Any]) -> None:
     written = [str(value).strip() for value in ids if value is not None and str(value).strip()]
-    path = file(tmp_path, *({**QUESTION, "id": value} for value in ids))
+    path = file(tmp_path, *({"question": f"{number}?", "answer": "x", "id": value} for number, value in enumerate(ids)))
     if len(set(written)) < len(written):
         with pytest.raises(ConfigError, match="has the id"):
             load_questions(path)
@@ -134,9 +134,17 @@ def test_a_repository_that_cannot_be_asked_or_judged_is_refused(tmp_path: Path, 
 def test_two_repositories_of_one_id_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="row 2 has the id 'i', as"):
         load_instances(file(tmp_path, SWE, {**SWE, "problem_statement": "other"}))
-    paths = [str(file(tmp_path, SWE, name=name)) for name in ("a.jsonl", "b.jsonl")]
+    paths = [str(file(tmp_path, {**SWE, "repo": name}, name=name)) for name in ("a.jsonl", "b.jsonl")]
     with pytest.raises(ConfigError, match=r"b\.jsonl, row 1 has the id 'i', as .*a\.jsonl, row 1"):
         load_files(paths, load_instances)
+
+
+def test_a_row_that_is_there_twice_counts_once(tmp_path: Path) -> None:
+    path = file(tmp_path, SWE, {**SWE, "instance_id": "j"}, SWE)
+    assert [instance.key for instance in load_instances(path)] == ["i", "j"]
+    copy = file(tmp_path, SWE, name="copy.jsonl")
+    assert len(load_files([str(path), str(copy)], load_instances)) == 2
+    assert len(load_questions(file(tmp_path, {**QUESTION, "id": 7}, {**QUESTION, "id": "7"}))) == 1
 
 
 READERS: list[tuple[Callable[[Path], Any], dict[str, Any]]] = [
