@@ -2,6 +2,8 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from libra_core.tracking.buffered import PENDING_FILE, BufferedTracker, Record
 
 
@@ -67,3 +69,36 @@ def test_what_never_arrives_lies_in_the_run_folder_and_is_sent_on_resume(tmp_pat
 
 def test_failing_end_does_not_raise(tmp_path: Path) -> None:
     _tracker(FlakyDestination(ending_fails=True), tmp_path).finish("FINISHED")
+
+
+@pytest.mark.parametrize(
+    "damage", [b"[{", b"\xff", b"{}", b'[{"kind": "metrics"}]', b'[{"kind": "spoons", "content": {}, "timestamp_ms": 1}]']
+)
+def test_records_that_cannot_be_read_are_set_aside_and_the_run_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: bytes
+) -> None:
+    (tmp_path / PENDING_FILE).write_bytes(damage)
+    destination = FlakyDestination()
+    tracker = _tracker(destination, tmp_path)
+    tracker.log_metrics({"reward/mean": 0.1}, 3)
+    tracker.finish("FINISHED")
+    assert [record.step for record in destination.delivered] == [3]
+    assert (tmp_path / f"{PENDING_FILE}.damaged").read_bytes() == damage
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert f"{tmp_path / PENDING_FILE} is damaged" in said
+    assert f"kept as {PENDING_FILE}.damaged" in said
+
+
+def test_a_run_is_ended_although_its_store_is_busy_for_a_moment(tmp_path: Path) -> None:
+    destination = FlakyDestination()
+    busy = [ConnectionError("database is locked")]
+    end = destination.end
+
+    def end_later(status: str) -> None:
+        if busy:
+            raise busy.pop()
+        end(status)
+
+    destination.end = end_later  # type: ignore[method-assign]
+    _tracker(destination, tmp_path).finish("FINISHED")
+    assert destination.status == "FINISHED"

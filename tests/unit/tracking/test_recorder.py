@@ -1,8 +1,12 @@
+import errno
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from libra_core.errors import CheckpointError, ResourceError
+from libra_core.tracking import jsonl
 from libra_core.tracking.jsonl import read_metrics
 from libra_core.tracking.recorder import NullTracker, Recorder
 from libra_core.tracking.run_folder import Journal, read_journal, write_journal
@@ -101,3 +105,52 @@ def test_json_line_has_what_is_promised(tmp_path: Path) -> None:
 def test_run_without_iterations_has_no_summary(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="without iterations"):
         summarise([], RunPlace(run_dir=str(tmp_path)), {})
+
+
+def test_the_tracked_run_is_ended_also_where_the_disk_refuses(tmp_path: Path) -> None:
+    recorder, tracker = _recorder(tmp_path)
+    recorder.record(iteration_report(0))
+    (tmp_path / "trace.json").unlink()
+    (tmp_path / "trace.json").mkdir()
+    recorder.finish("FAILED")
+    assert tracker.status == ["FAILED"]
+
+
+def test_an_iteration_that_cannot_be_written_names_the_file_and_the_remedy(tmp_path: Path) -> None:
+    recorder, _ = _recorder(tmp_path)
+    (tmp_path / "metrics.jsonl").mkdir()
+    with pytest.raises(ResourceError, match=r"cannot use .*metrics\.jsonl: Is a directory; make room .* and resume the run"):
+        recorder.record(iteration_report(0))
+
+
+def test_a_full_disk_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder, _ = _recorder(tmp_path)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(jsonl, "append_metrics", full)
+    with pytest.raises(ResourceError, match=f"cannot use {tmp_path}: No space left on device; make room"):
+        recorder.record(iteration_report(0))
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "lengths.jsonl", "decisions.jsonl", "trace.json"])
+@pytest.mark.parametrize(
+    "damage", [b"\xff\xfe\n", b"5\n[]\nnull\n{}\n", b'{"step": "x"}\n', b'{"step": 0, "kind": "decision"}\n', b'{"st']
+)
+def test_damaged_files_of_a_run_folder_do_not_keep_it_from_going_on(tmp_path: Path, name: str, damage: bytes) -> None:
+    recorder, _ = _recorder(tmp_path)
+    recorder.record(iteration_report(0))
+    with (tmp_path / name).open("ab") as file:
+        file.write(damage)
+    resumed, tracker = _recorder(tmp_path, first_step=1)
+    resumed.record(iteration_report(1))
+    assert resumed.summary({}, RunPlace(run_dir=str(tmp_path))).steps == 2
+    resumed.finish("FINISHED")
+    assert tracker.status == ["FINISHED"]
+
+
+def test_metrics_that_are_gone_are_a_sentence(tmp_path: Path) -> None:
+    recorder, _ = _recorder(tmp_path)
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl holds no iteration"):
+        recorder.summary({}, RunPlace(run_dir=str(tmp_path)))
