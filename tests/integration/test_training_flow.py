@@ -1,10 +1,12 @@
 """The training flow on a private Prefect server and a real MLflow store, with a session that answers at once."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from mlflow import MlflowClient
@@ -16,11 +18,14 @@ from flows.parameters import TrainParameters
 from flows.replanning import ask_for_look
 from flows.stopping import ask_to_stop
 from flows.training import train
+from libra_core.config import LibraConfig
 from libra_core.config.loading import process_environment
 from libra_core.errors import ResourceError, TrainerLostError
 from libra_core.tracking.decisions import read_decisions
-from libra_core.tracking.run_folder import read_journal
+from libra_core.tracking.run_folder import read_journal, update_journal
+from libra_core.tracking.run_owner import owned
 from libra_core.tracking.summary import RunSummary
+from libra_core.types.session import SessionRef
 from support.plan_keeper import FakePlanKeeper
 from support.session import FakeBackend
 from tasks.connection import using
@@ -214,3 +219,51 @@ def test_a_run_asked_to_stop_saves_a_checkpoint_and_is_resumed_to_its_end(traini
     resumed = training(FakeBackend(start_version=2), resume=run_dir)
     assert (resumed.stopped_early, resumed.steps) == (False, STEPS)
     assert training.mlflow_run(run_dir).info.status == "FINISHED"
+
+
+def test_a_run_whose_mlflow_run_is_gone_goes_on_in_a_new_one(training: Training, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(TrainerLostError):
+        training(FakeBackend(fail_at=2, failure=TrainerLostError("rank 0 died")))
+    moved = training.root / "moved"
+    moved.mkdir()
+    run_dir = Path(shutil.move(training.run_folder(), moved))
+    lost = read_journal(run_dir).mlflow_run_id
+    summary = training(FakeBackend(start_version=2), f"run.root={moved}", resume=run_dir)
+    assert summary.mlflow_run_id not in {None, lost}
+    assert training.mlflow_run(run_dir).info.status == "FINISHED"
+    assert any(f"does not know run {lost}" in record.getMessage() for record in caplog.records)
+
+
+def test_what_a_killed_session_left_is_removed_before_the_next_one_is_known(training: Training) -> None:
+    with pytest.raises(TrainerLostError):
+        training(FakeBackend(fail_at=2, failure=TrainerLostError("rank 0 died")))
+    run_dir = training.run_folder()
+    killed = SessionRef(run_id="killed", run_dir=str(run_dir), ray_address="local", namespace="libra-killed")
+    update_journal(run_dir, session=killed)
+    closed: list[str] = []
+
+    class RemembersWhatItCloses(FakeBackend):
+        def open_session(self, config: LibraConfig, run_dir: Path, report: Callable[[str, float], None]) -> SessionRef:
+            closed.append("opened")
+            return super().open_session(config, run_dir, report)
+
+        def close_session(self, session: SessionRef) -> None:
+            closed.append(session.run_id)
+
+    training(RemembersWhatItCloses(start_version=2), resume=run_dir)
+    assert closed == ["killed", "opened", f"{run_dir.name}-fake"]
+
+
+def test_a_second_resume_of_a_run_is_refused_before_anything_starts(training: Training) -> None:
+    training(FakeBackend())
+    run_dir, backend = training.run_folder(), FakeBackend()
+    with owned(run_dir), pytest.raises(ResourceError, match="is being trained by process"):
+        training(backend, resume=run_dir)
+    assert backend.opened == 0
+
+
+def test_a_private_server_has_no_page_to_link_to(training: Training) -> None:
+    training(FakeBackend())
+    tags = training.mlflow_run(training.run_folder()).data.tags
+    assert urlsplit(tags.get("prefect.flow_run_url", "http://")).scheme == "http"
+    assert "None" not in tags["mlflow.note.content"]
