@@ -14,6 +14,7 @@ from libra_core.engines.checkpoint_files import FOLDER, chosen_checkpoint, compl
 from libra_core.errors import ConfigError, ResourceError
 from libra_core.preflight.needs import GIB, disk_bytes, existing, memory_bytes, model_facts, shared_bytes
 from libra_core.tracking.run_folder import read_journal
+from libra_core.tracking.run_owner import require_free
 
 SHARED_MEMORY = Path("/dev/shm")
 CGROUP = Path("/sys/fs/cgroup")
@@ -54,6 +55,7 @@ def resumable(config: LibraConfig) -> str:
     run_dir, named = config.run.resumed_folder, config.run.resumed_checkpoint
     if run_dir is None:
         return "a new run"
+    require_free(run_dir)
     if config.backend.kind == "simulated":
         raise ConfigError("run.resume is set, and a simulated run has no checkpoint; start it anew, it takes seconds")
     complete = complete_checkpoints(run_dir / FOLDER)

@@ -84,6 +84,13 @@ def owner_of(run_dir: Path) -> Owner | None:
     return None
 
 
+def require_free(run_dir: Path) -> None:
+    """Raises `ResourceError` when another process trains this run."""
+    owner = owner_of(run_dir)
+    if owner is not None:
+        raise ResourceError(_taken_by(run_dir, owner))
+
+
 def last_owner(run_dir: Path) -> Owner | None:
     """Of a folder that nobody owns: the process that ended without letting go of it."""
     try:
@@ -97,11 +104,14 @@ def _taken(run_dir: Path) -> FileLock:
     try:
         lock.acquire(timeout=_PATIENCE_S)
     except Timeout:
-        owner = last_owner(run_dir) or "another process"
-        raise ResourceError(
-            f"{run_dir} is being trained by {owner}; wait for its end, or ask for it with `libra stop {run_dir}`"
-        ) from None
+        raise ResourceError(_taken_by(run_dir, last_owner(run_dir))) from None
     return lock
+
+
+def _taken_by(run_dir: Path, owner: Owner | None) -> str:
+    return (
+        f"{run_dir} is being trained by {owner or 'another process'}; wait for its end, or ask for it with `libra stop {run_dir}`"
+    )
 
 
 def _lock(run_dir: Path) -> FileLock:

@@ -20,7 +20,7 @@ from flows.stopping import ask_to_stop
 from flows.training import train
 from libra_core.config import LibraConfig
 from libra_core.config.loading import process_environment
-from libra_core.errors import ResourceError, TrainerLostError
+from libra_core.errors import LibraError, ResourceError, TrainerLostError
 from libra_core.tracking.decisions import read_decisions
 from libra_core.tracking.run_folder import read_journal, update_journal
 from libra_core.tracking.run_owner import owned
@@ -52,6 +52,8 @@ class Training:
         config = self.root / "config.yaml"
         config.write_text(f"run: {{name: demo, root: {self.root}/runs}}\ntraining: {{steps: {STEPS}}}\n")
         parameters = TrainParameters(config=str(config), overrides=list(overrides), resume=str(resume) if resume else None)
+        if resume is not None:
+            _pretend_checkpoint(resume)
         with using(backend):
             return train(parameters)
 
@@ -62,6 +64,13 @@ class Training:
         journal = read_journal(run_dir)
         assert journal.mlflow_run_id is not None
         return MlflowClient(tracking_uri=journal.mlflow_uri).get_run(journal.mlflow_run_id)
+
+
+def _pretend_checkpoint(run_dir: Path) -> None:
+    """The session that answers at once saves none, and what is looked at beforehand asks for one."""
+    marker = run_dir / "checkpoints" / "step-000001" / "COMPLETE.json"
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    marker.touch()
 
 
 @pytest.fixture
@@ -257,7 +266,7 @@ def test_what_a_killed_session_left_is_removed_before_the_next_one_is_known(trai
 def test_a_second_resume_of_a_run_is_refused_before_anything_starts(training: Training) -> None:
     training(FakeBackend())
     run_dir, backend = training.run_folder(), FakeBackend()
-    with owned(run_dir), pytest.raises(ResourceError, match="is being trained by process"):
+    with owned(run_dir), pytest.raises(LibraError, match="is being trained by process"):
         training(backend, resume=run_dir)
     assert backend.opened == 0
 
