@@ -70,7 +70,7 @@ def train(
     config: ConfigArgument,
     overrides: SetOption = None,
     as_json: JsonOption = False,
-    resume: Annotated[Path | None, typer.Option(help="Run folder to continue from its newest checkpoint.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Run folder to go on with, or one of its checkpoints/step-….")] = None,
 ) -> None:
     """Train as the configuration says, and sum the run up."""
     from flows.commands import run_training

@@ -24,7 +24,7 @@ class TrainParameters(BaseModel):
 
     config: YamlFile = Field(default="configs/experiment/quickstart.yaml", description="YAML file, relative to the repository.")
     overrides: list[Override] = Field(default=[], description="Changes to it, such as `training.steps=10`.")
-    resume: str | None = Field(default=None, description="Run folder to continue from its newest checkpoint.")
+    resume: str | None = Field(default=None, description="Run folder to go on with, or one of its checkpoints/step-….")
 
     def load(self) -> LibraConfig:
         """Raises `ConfigError`."""
