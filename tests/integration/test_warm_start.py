@@ -11,6 +11,7 @@ from libra_core.engines.warm_start import make as make_module
 from libra_core.engines.warm_start.cache import cache_folder, cache_key
 from libra_core.engines.warm_start.ensure import ensure_policy
 from libra_core.engines.warm_start.result import WarmStartResult
+from libra_core.engines.warm_start.shipped import MADE_FILE, SHIPPED
 from libra_core.errors import NumericsError
 from libra_core.workloads.build import build_workload
 from libra_core.workloads.search_r1.tags import SPECIAL_TOKENS
@@ -102,3 +103,16 @@ def test_cache_key_ignores_the_run_and_follows_the_recipe(tmp_path: Path) -> Non
     base = config_in(tmp_path)
     assert cache_key(base.model_copy(update={"seed": 7})) == cache_key(base)
     assert cache_key(config_in(tmp_path, clean_steps=3)) != cache_key(base)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_remaking_the_shipped_policy_gives_one_that_is_as_good(tmp_path: Path) -> None:
+    config = validate_config({"run": {"root": str(tmp_path)}})
+    shipped = json.loads((SHIPPED / MADE_FILE).read_text(encoding="utf-8"))
+    remade = ensure_policy(config, silent, take_shipped=False)
+    settings = config.model.warm_start
+    assert not remade.cached
+    assert settings.base_success_low <= remade.base_success <= settings.base_success_high
+    one_question = 1 / settings.measured_prompts  # another CPU rounds otherwise, and learns a slightly other policy
+    assert remade.skill_success >= shipped["skill_success"] - 4 * one_question

@@ -1,4 +1,6 @@
 import json
+import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,14 @@ def test_the_shipped_policy_scores_inside_the_window() -> None:
     settings, made = LibraConfig().model.warm_start, json.loads((SHIPPED / MADE_FILE).read_text(encoding="utf-8"))
     assert settings.base_success_low <= made["base_success"] <= settings.base_success_high
     assert made["skill_success"] > 0.9
+
+
+def test_a_wheel_holds_the_shipped_policy() -> None:
+    project = tomllib.loads((QUICKSTART.parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = project["tool"]["setuptools"]["package-data"]["libra_core.engines.warm_start"]
+    files = [str(file.relative_to(SHIPPED.parent)) for file in SHIPPED.iterdir()]
+    assert MADE_FILE in {Path(file).name for file in files}
+    assert all(any(fnmatch(file, pattern) for pattern in patterns) for file in files)
 
 
 def test_a_first_run_takes_the_shipped_policy(tmp_path: Path) -> None:
