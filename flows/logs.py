@@ -5,6 +5,8 @@ import logging
 from libra_core.errors import LibraError
 
 _RUN_LOGGERS = ("prefect.flow_runs", "prefect.task_runs")
+_ENGINE_LOGGER = "prefect.engine"
+"""Says once more, into the terminal of `libra serve`, how the process of a run ended."""
 
 
 def leave_errors_to_the_command_line() -> None:
@@ -18,7 +20,7 @@ def leave_errors_to_the_command_line() -> None:
 
 def in_one_sentence() -> None:
     """Of what was asked for and cannot be, a run's log shows the sentence and no traceback, in Prefect's UI as in a terminal."""
-    for name in _RUN_LOGGERS:
+    for name in (*_RUN_LOGGERS, _ENGINE_LOGGER):
         logger = logging.getLogger(name)
         if without_traceback not in logger.filters:
             logger.addFilter(without_traceback)

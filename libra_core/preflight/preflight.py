@@ -64,6 +64,7 @@ def _of_the_cluster(config: LibraConfig) -> Iterator[tuple[str, Check]]:
     yield "devices", lambda: host.devices(config)
     yield "ports", host.ports
     yield "ray", lambda: servers.ray(config)
+    yield "planner", lambda: data.planner(config)
     yield "data", lambda: data.files(config)
     yield "sandbox", lambda: data.sandbox(config)
     yield "retriever", lambda: servers.retriever(config)

@@ -1,14 +1,16 @@
 """The warm start as `libra warm-start` calls it, with a policy too small and too short to learn anything."""
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from libra_core.config.loading import validate_config
 from libra_core.config.models import LibraConfig
 from libra_core.engines.warm_start import make as make_module
-from libra_core.engines.warm_start.cache import cache_folder, cache_key
+from libra_core.engines.warm_start.cache import cache_folder, cache_key, exclusive
 from libra_core.engines.warm_start.ensure import ensure_policy
 from libra_core.engines.warm_start.result import WarmStartResult
 from libra_core.engines.warm_start.shipped import MADE_FILE, SHIPPED
@@ -97,6 +99,16 @@ def test_unreachable_base_success_is_an_error_in_a_sentence(tmp_path: Path) -> N
     with pytest.raises(NumericsError, match=r"base success of 0\.00, outside 0\.98 to 1\.0"):
         ensure_policy(config, silent)
     assert not cache_folder(config).exists()
+
+
+def test_a_wait_for_another_process_is_said(tmp_path: Path) -> None:
+    folder, said = tmp_path / "policy", list[str]()
+    holder = FileLock(folder.with_suffix(".lock"), thread_local=False)
+    holder.acquire()
+    threading.Timer(0.5, holder.release).start()
+    with exclusive(folder, lambda text, share: said.append(text)):
+        pass
+    assert said == [f"waiting for another process that makes the same policy ({folder.with_suffix('.lock')})"]
 
 
 def test_cache_key_ignores_the_run_and_follows_the_recipe(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -57,13 +57,17 @@ def cache_folder(config: LibraConfig) -> Path:
 
 
 @contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
-    """Let one process at a time make `folder`; raises `DeadlineError` when another one holds it for half an hour."""
+def exclusive(folder: Path, report: Callable[[str, float], None] | None = None) -> Iterator[None]:
+    """Let one process at a time make `folder`; `report` hears of a wait.
+
+    Raises:
+        DeadlineError: when another one holds it for half an hour.
+    """
     lock = FileLock(folder.with_suffix(".lock"))
     try:
         with on_the_disk(folder.parent, "choose another run.root"):
             folder.parent.mkdir(parents=True, exist_ok=True)
-            lock.acquire(timeout=_LOCK_DEADLINE_S)
+            _acquire(lock, report)
     except Timeout:
         raise DeadlineError(
             f"another process has held {lock.lock_file} for {_LOCK_DEADLINE_S:.0f} s; end it, or remove the file if none runs"
@@ -72,6 +76,15 @@ def exclusive(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _acquire(lock: FileLock, report: Callable[[str, float], None] | None) -> None:
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        if report is not None:
+            report(f"waiting for another process that makes the same policy ({lock.lock_file})", 0.0)
+        lock.acquire(timeout=_LOCK_DEADLINE_S)
 
 
 @contextmanager

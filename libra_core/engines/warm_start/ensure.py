@@ -37,7 +37,7 @@ def ensure_policy(config: LibraConfig, report: Report, *, take_shipped: bool = T
     started_s = time.monotonic()
     folder = cache_folder(config)
     if not is_whole(folder):
-        with exclusive(folder):
+        with exclusive(folder, report):
             if not is_whole(folder):
                 shipped = take_shipped and is_shipped(config)
                 with made_whole(folder) as scratch:

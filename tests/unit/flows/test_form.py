@@ -8,7 +8,7 @@ import pytest
 from prefect.runtime import flow_run
 
 from flows import comparison, names
-from flows.logs import without_traceback
+from flows.logs import in_one_sentence, without_traceback
 from flows.training import train
 from libra_core.errors import ConfigError, DeadlineError, LibraError
 
@@ -63,6 +63,13 @@ def test_a_refusal_is_one_sentence_in_the_log_of_its_run() -> None:
     record = _record(ConfigError("unknown key training.stps; did you mean training.steps?"))
     assert without_traceback(record)
     assert logging.Formatter().format(record) == "unknown key training.stps; did you mean training.steps?"
+
+
+def test_every_logger_that_tells_how_a_run_ended_says_it_in_one_sentence() -> None:
+    in_one_sentence()
+    in_one_sentence()
+    for name in ("prefect.flow_runs", "prefect.task_runs", "prefect.engine"):
+        assert logging.getLogger(name).filters.count(without_traceback) == 1
 
 
 @pytest.mark.parametrize("error", [DeadlineError("late"), ZeroDivisionError("x")])

@@ -196,6 +196,24 @@ def _package_is_missing(_: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {}
 
 
+def _profile_is_missing(root: Path, _: pytest.MonkeyPatch) -> dict[str, Any]:
+    looks = {"replanning": {"every_steps": 2}, "elastic": {"hybrid_replicas": 1}, "rollout": {"engines": [{"tp": 1, "count": 2}]}}
+    return {**looks, "planner": {"profile": str(root / "none.yaml")}}
+
+
+def _no_temporary_folder(_: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    def none() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    patch.setattr(host.tempfile, "gettempdir", none)
+    return {}
+
+
+def _tasks_cannot_be_kept(_: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    patch.setattr(data.os, "access", lambda *_: False)
+    return {"workload": {"kind": "r2e_gym", "prepared": "/proc/none"}}
+
+
 @pytest.mark.parametrize(
     ("name", "defect", "said"),
     [
@@ -207,6 +225,10 @@ def _package_is_missing(_: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
         ("simulation", _truth_is_missing, "cannot read the truth table"),
         ("simulation", _law_is_missing, "cannot read the workload"),
         ("packages", _package_is_missing, "vllm is not installed"),
+        ("packages", lambda *_: {"rollout": {"kv_transfer": "NixlConnector"}}, "the package nixl is not installed"),
+        ("planner", _profile_is_missing, "none.yaml"),
+        ("disk", _no_temporary_folder, "no folder for temporary files"),
+        ("data", _tasks_cannot_be_kept, "workload.prepared"),
         ("devices", lambda *_: {"backend": {"kind": "gpu"}}, "needs 2 GPUs"),
         ("model", lambda root, _: {"model": {"path": str(root / "none")}}, "does not exist"),
         ("model", _a_shard_is_missing, "lacks the weight shard part-2"),
