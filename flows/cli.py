@@ -7,6 +7,8 @@ from typing import Annotated, Any, TypeVar, cast
 
 import typer
 
+from flows.output import write_any_text
+
 INTERRUPTED = 130
 
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -341,6 +343,7 @@ def docs_metrics() -> None:
 
 def main() -> None:
     """Entry point of the `libra` command."""
+    write_any_text()
     app()
 
 

@@ -1,13 +1,38 @@
-"""One JSON line on stdout, whatever libraries and child processes print."""
+"""What goes to stdout: one JSON line, whatever libraries and child processes print, and text that any stream can take."""
 
+import codecs
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from io import TextIOWrapper
+from typing import Any, Final
 
 Emit = Callable[[Any], None]
+
+_PLAIN: Final = {
+    **{"η": "eta", "×": "x", "±": "+-", "→": "->", "≤": "<=", "≥": ">=", "∞": "inf", "µ": "u", "·": ".", "•": "*"},
+    **{"…": "...", "–": "-", "—": "-", "“": '"', "”": '"', "‘": "'", "’": "'"},
+    **dict.fromkeys("─━╸╺╴╶", "-"),
+    **dict.fromkeys("│┃", "|"),
+}
+"""How signs are written where the stream's encoding has none of them; `?` stands for any other."""
+_ERRORS: Final = "libra.plain"
+
+
+def write_any_text() -> None:
+    """Let stdout and stderr replace what their encoding lacks, such as η in ASCII, instead of ending the command."""
+    codecs.register_error(_ERRORS, _plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors=_ERRORS)
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_PLAIN.get(sign, "?") for sign in error.object[error.start : error.end]), error.end
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """What the deployment `libra-train` can be asked for; Prefect's UI makes its form from this model."""
 
-import json
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
@@ -22,13 +21,15 @@ class TrainParameters(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    config: YamlFile = Field(default="configs/experiment/quickstart.yaml", description="YAML file, relative to the repository.")
+    config: YamlFile = Field(
+        default="configs/experiment/quickstart.yaml", description="YAML file; `configs/…` may be one that Libra ships."
+    )
     overrides: list[Override] = Field(default=[], description="Changes to it, such as `training.steps=10`.")
     resume: str | None = Field(default=None, description="Run folder to go on with, or one of its checkpoints/step-….")
 
     def load(self) -> LibraConfig:
         """Raises `ConfigError`."""
-        resume = [] if self.resume is None else [f"run.resume={json.dumps(self.resume)}"]
+        resume = [] if self.resume is None else [f"run.resume={self.resume}"]
         return load_config(self.config, [*self.overrides, *resume])
 
 

@@ -13,7 +13,7 @@ class CompareParameters(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    study: str = Field(default="configs/study/48gpu.yaml", description="YAML file of the study, relative to the repository.")
+    study: str = Field(default="configs/study/48gpu.yaml", description="YAML file, or the name of a shipped study.")
     systems: list[str] = Field(default=[], description="Names of systems; all when empty.")
     workloads: list[str] = Field(default=[], description="Names of workloads, such as `search_r1`; all when empty.")
     seeds: int | None = Field(default=None, ge=1, description="Paired seeds.")

@@ -118,7 +118,7 @@ def source_study(parameters: WhatIfParameters) -> StudyConfig:
     from libra_core.config.loading import apply_override
 
     for override in parameters.overrides:
-        apply_override(values, override)
+        apply_override(values, override, StudyConfig)
     return checked(values, StudyConfig, str(path))
 
 

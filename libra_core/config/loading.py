@@ -1,6 +1,7 @@
 """From YAML files and `--set` overrides to a `LibraConfig`, with one sentence for each mistake."""
 
 import difflib
+import functools
 import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,23 +11,29 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from libra_core.config.base import kind_of, sections_of
+from libra_core.config.base import kind_of, sections_of, text_key
 from libra_core.config.databases import WITH_A_MEANING, sqlite_url
 from libra_core.config.models import LibraConfig
+from libra_core.config.paths import expanded, place_paths
 from libra_core.errors import ConfigError, on_the_disk
+from libra_core.shipped import shipped
+from libra_core.yaml_text import parse_yaml, read_mapping
 
+EXPERIMENTS = "experiment"
 _EXTENDS = "extends"
+_SHOWN = 200
+"""Characters of a wrong value in a sentence."""
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LibraConfig:
-    """Read a YAML file, its `extends` chain and `a.b=c` overrides.
+    """Read a YAML file (or one that Libra ships, by its name), its `extends` chain and `a.b=c` overrides.
 
     Raises:
         ConfigError: for a missing file, bad YAML, an unknown key (with the nearest valid one) or a bad value.
     """
-    values = _read_chain(Path(path), seen=())
+    values = _read_chain(located(path, EXPERIMENTS), seen=())
     for override in overrides:
-        apply_override(values, override)
+        apply_override(values, override, LibraConfig)
     return validate_config(values)
 
 
@@ -139,33 +146,24 @@ def server_environment(host: str, port: int) -> None:
     os.environ.update(settings)
 
 
+def located(path: str | Path, folder: str) -> Path:
+    """The file that is meant: as it is written, or one that Libra ships in `configs/<folder>`, by its path or its name."""
+    given = Path(expanded(str(path), "the path"))
+    return given if given.exists() else shipped(str(given), folder) or given
+
+
 def _read_chain(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     resolved = path.resolve()
     if resolved in seen:
         raise ConfigError(f"{path}: `extends` leads back to itself")
-    values = _read_yaml(path)
+    values = read_mapping(path, what="config file", examples="configs/experiment/")
     parent = values.pop(_EXTENDS, None)
+    place_paths(values, LibraConfig, path.absolute().parent)
     if parent is None:
         return values
     if not isinstance(parent, str):
         raise ConfigError(f"{path}: `extends` must name one file, got {parent!r}")
-    return _merge(_read_chain(path.parent / parent, (*seen, resolved)), values)
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"no config file at {path}; the examples lie in configs/experiment/") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path} must hold a mapping of sections, got {type(values).__name__}")
-    return values
+    return _merge(_read_chain(path.parent / expanded(parent, f"{path}: extends"), (*seen, resolved)), values)
 
 
 def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,23 +174,64 @@ def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def apply_override(values: dict[str, Any], override: str) -> None:
-    """Set `a.b=c` in a tree of mappings; raises `ConfigError`."""
+def apply_override(values: dict[str, Any], override: str, model: type[BaseModel], folder: Path | None = None) -> None:
+    """Set `a.b=c` in a tree of mappings as `model` reads it; text is taken whole, and paths start from `folder`, unset: from the
+    working directory.
+
+    Raises:
+        ConfigError: when it is no `key=value`, or leads into a value.
+    """
     key, separator, text = override.partition("=")
-    if not separator or not key.strip():
+    path = [part.strip() for part in key.split(".")]
+    if not separator or not all(path):
         raise ConfigError(f"--set needs key=value, got {override!r}; for example --set training.steps=10")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        value = text
-    *parents, leaf = key.strip().split(".")
+    *parents, leaf = path
     node = values
     for parent in parents:
         child = node.setdefault(parent, {})
         if not isinstance(child, dict):
             raise ConfigError(f"--set {key}: {parent} is a value, not a section")
         node = child
-    node[leaf] = value
+    value = _value_of(text, _annotations(model, path), key)
+    alone: dict[str, Any] = {leaf: value}
+    placed = functools.reduce(lambda inner, parent: {parent: inner}, reversed(parents), alone)
+    place_paths(placed, model, folder or Path.cwd())
+    node[leaf] = alone[leaf]
+
+
+def _value_of(text: str, annotations: Sequence[Any], key: str) -> Any:
+    whole = [text_key(annotation) for annotation in annotations]
+    if whole and all(item.is_text for item in whole):
+        if text.strip() in ("", "null", "~") and any(item.may_be_unset for item in whole):
+            return None
+        return _unquoted(text)
+    try:
+        return parse_yaml(text)
+    except yaml.YAMLError as error:
+        if text[:1] in "[{":
+            raise ConfigError(f"--set {key}: {text!r} is not valid YAML: {' '.join(str(error).split())}") from None
+        return text
+
+
+def _unquoted(text: str) -> str:
+    if len(text) < 2 or text[0] not in "'\"" or text[-1] != text[0]:
+        return text
+    try:
+        value = parse_yaml(text)
+    except yaml.YAMLError:
+        return text
+    return value if isinstance(value, str) else text
+
+
+def _annotations(model: type[BaseModel], path: Sequence[str]) -> list[Any]:
+    """Of the key in each section that may hold it; empty for an unknown one."""
+    name, *rest = path
+    info = model.model_fields.get(name)
+    if info is None:
+        return []
+    if not rest:
+        return [info.annotation]
+    return [found for section in sections_of(info.annotation) for found in _annotations(section, rest)]
 
 
 def _sentence(detail: Mapping[str, Any]) -> str:
@@ -208,7 +247,14 @@ def _sentence(detail: Mapping[str, Any]) -> str:
             return str(detail["ctx"]["error"])
         case _:
             message = detail["msg"][:1].lower() + detail["msg"][1:]
-            return f"{name or 'config'} = {detail['input']!r}: {message}"
+            bare = detail["type"] == "string_type" and isinstance(detail["input"], int | float)
+            advice = "; write it in quotes" if bare else ""
+            return f"{name or 'config'} = {_short(detail['input'])}: {message}{advice}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _of_kind(kinds: Mapping[str, str]) -> str:

@@ -4,7 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from libra_core.config.base import Section
+from libra_core.config.base import Section, Seed
+from libra_core.config.paths import InputPath
 
 
 class TinyPolicyConfig(Section):
@@ -22,7 +23,7 @@ class TinyPolicyConfig(Section):
 class WarmStartConfig(Section):
     """Supervised start of the tiny policy: learn the skill on invented worlds, then lower its base rate."""
 
-    seed: int = 0
+    seed: Seed = 0
     clean_steps: int = Field(default=900, ge=1)
     """Steps on correct demonstrations."""
     mixed_steps: int = Field(default=40, ge=0)
@@ -51,7 +52,7 @@ class WarmStartConfig(Section):
 class ModelConfig(Section):
     """Which model is trained."""
 
-    path: str | None = None
+    path: InputPath | None = None
     """HF folder (config.json, safetensors, tokenizer). Unset: the embedded tiny policy, warm-started and cached."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     tiny: TinyPolicyConfig = TinyPolicyConfig()

@@ -1,13 +1,13 @@
 """The whole configuration of a run."""
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from libra_core.config.base import Section
+from libra_core.config.base import Section, Seed
 from libra_core.config.elastic import ElasticConfig, ReplanningConfig
 from libra_core.config.model import ModelConfig
 from libra_core.config.planner import PlannerConfig
 from libra_core.config.rollout import RolloutConfig
-from libra_core.config.routing import RoutingConfig
+from libra_core.config.routing import BUCKET_POLICIES, RoutingConfig
 from libra_core.config.runtime import BackendConfig, OrchestrationConfig, RunConfig, TrackingConfig
 from libra_core.config.simulation import SimulationConfig
 from libra_core.config.training import PublicationConfig, TrainingConfig
@@ -17,7 +17,7 @@ from libra_core.config.workload import SearchR1Config, WorkloadConfig
 class LibraConfig(Section):
     """One training run."""
 
-    seed: int = Field(default=0, ge=0)
+    seed: Seed = 0
     run: RunConfig = RunConfig()
     backend: BackendConfig = BackendConfig()
     model: ModelConfig = ModelConfig()
@@ -71,6 +71,16 @@ class LibraConfig(Section):
         return self.publication.deadline_s + (0.0 if self.weights_by_file else self.elastic.join_s)
 
     @property
+    def canary_tolerance(self) -> float:
+        """Largest absolute log-prob difference between an engine and the trainer with the same weights."""
+        asked = self.publication.canary_tolerance
+        if asked is not None:
+            return asked
+        if self.model.dtype == "bfloat16":
+            return 0.3
+        return 2e-2 if self.backend.kind == "gpu" else 1e-3
+
+    @property
     def publications_overlap(self) -> bool:
         """Whether the trainer works on while the engines load."""
         return self.publication.overlap and self.rollout.mode == "asynchronous"
@@ -85,6 +95,16 @@ class LibraConfig(Section):
                     f"routing.{name} has {len(given)} values, but rollout.engines has {buckets} different tp and the last of "
                     f"their buckets has no limit; give {buckets - 1}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _routing_has_a_choice(self) -> "LibraConfig":
+        policy, degrees = self.routing.policy, {group.tp for group in self.rollout.engines}
+        if policy in BUCKET_POLICIES and len(degrees) == 1 and not self.replanning.repartition:
+            raise ValueError(
+                f"routing.policy = {policy} chooses among engines of several tp, and rollout.engines are all of tp "
+                f"{min(degrees)}, where it does nothing; add engines of another tp, or leave it out"
+            )
         return self
 
     @property

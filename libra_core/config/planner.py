@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from libra_core.config.base import Section
+from libra_core.config.paths import DevicePath, InputPath, ModelPath
 
 
 class PlannerConfig(Section):
@@ -14,14 +15,14 @@ class PlannerConfig(Section):
     gpus_per_node: int = Field(default=8, ge=1)
     num_gpus: int | None = Field(default=None, ge=1)
     """Unset: all GPUs of all nodes. Fewer leave the last node partly used."""
-    device: str = "a800_sxm_80"
+    device: DevicePath = "a800_sxm_80"
     """Device profile: a name in `configs/hardware` or a path. The CPU backend is always planned on `cpu_host`."""
-    profile: str | None = None
+    profile: InputPath | None = None
     """Profile of this host by `libra calibrate`: engine and trainer costs of plans and forecasts on the CPU backend, where the
     model is the same. Unset: the kernels of `device`, on the CPU backend those of `cpu_host` (orders of magnitude only)."""
-    model: str | None = None
+    model: ModelPath | None = None
     """Model facts: a name in `configs/model`, an HF folder or a `config.json`. Unset: `model.path`."""
-    history: str | None = None
+    history: InputPath | None = None
     """JSONL of finished trajectories; unset: lengths generated after `lengths`."""
     lengths: Literal["r2e_gym", "search_r1", "dapo_math"] = "r2e_gym"
     """Which generated lengths stand in for a history (`docs/planner.md`)."""

@@ -13,8 +13,17 @@ _HEADER = """# Configuration
 
 Made by `libra docs config` from the models in `libra_core/config/`; a test keeps it up to date.
 
-A run is one YAML file. `extends: other.yaml` takes another file's values first. `--set a.b=c` changes one value, as often as
-wanted. Unknown keys are refused with the nearest valid one. `libra config show FILE` prints the complete result.
+A run is one YAML file, also one that Libra ships by its name (`libra train quickstart`). `extends: other.yaml` takes another
+file's values first. `--set a.b=c` changes one value, as often as wanted. Unknown keys are refused with the nearest valid one,
+and a key that stands twice with both lines. `libra config show FILE` prints the complete result.
+
+**Paths.** What a run reads is named from the file that names it, with `--set` from the working directory. What it writes
+(`run.root`, `workload.prepared`) and the run that it goes on with (`run.resume`) start from the working directory in both. `~`,
+`$NAME` and `${NAME}` are filled in. A path `configs/…` that is not there means the file of that name that Libra ships.
+
+**Values.** A plain word means what it looks like: `010`, `1:30` and dates are text, `1e-5` is a number. `--set` takes the text
+of a text key whole, with blanks and `#`. Numbers are finite and not in quotes. Where no narrower bound is given, whole numbers
+end at 2,147,483,647, seconds (keys that end in `_s`) at 31,622,400, a year, and others at 1e18.
 """
 
 

@@ -86,7 +86,8 @@ class RolloutConfig(Section):
     """Prompts per optimizer step."""
     group_size: int = Field(default=8, ge=2)
     """Samples per prompt."""
-    temperature: float = Field(default=1.0, gt=0)
+    temperature: float = Field(default=1.0, ge=0.01, le=2)
+    """Between vLLM's own bounds: below 0.01 it samples at 0.01, which the trainer would not know of, and above 2 it refuses."""
     max_turns: int = Field(default=3, ge=1)
     max_new_tokens: int = Field(default=64, ge=1)
     """Generated tokens per trajectory, over all turns."""

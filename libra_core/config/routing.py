@@ -1,6 +1,6 @@
 """Routing: which engine takes the next turn of a trajectory."""
 
-from typing import Any, Literal
+from typing import Any, Final, Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -18,6 +18,9 @@ PolicyName = Literal[
     "tool_priority",
     "presorted",
 ]
+
+BUCKET_POLICIES: Final = tuple(name for name in get_args(PolicyName) if name not in ("least_loaded", "sticky"))
+"""Those that tell engines apart by their degree alone."""
 
 
 class RoutingConfig(Section):

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from libra_core.config.base import Section
+from libra_core.config.paths import FolderName, OutputPath, one_folder
 
 
 class BackendConfig(Section):
@@ -36,11 +37,18 @@ class TrackingConfig(Section):
     mlflow_uri: str | None = None
     """Unset: `MLFLOW_TRACKING_URI` of the environment, else `mlflow.db` under the run root. `off` writes only the run folder."""
     experiment: str = "libra"
+    """Unless `mlflow_uri` names a server, it is a folder's name too."""
     baseline: str = "libra"
     """Tag that comparisons group by."""
     sample_trajectories: int = Field(default=4, ge=0)
     """Trajectories logged as text every `sample_every_steps`."""
     sample_every_steps: int = Field(default=10, ge=1)
+
+    @model_validator(mode="after")
+    def _experiment_has_a_folder(self) -> "TrackingConfig":
+        if self.mlflow_uri is None:
+            one_folder(self.experiment)
+        return self
 
     @field_validator("mlflow_uri", mode="before")
     @classmethod
@@ -52,11 +60,14 @@ class TrackingConfig(Section):
 class RunConfig(Section):
     """Where results go."""
 
-    name: str = "run"
-    root: str = "runs"
-    """Run folders are made under it, and the warm-start cache and databases live beside them."""
-    resume: str | None = None
-    """Run folder to continue from its newest whole checkpoint, or one of its `checkpoints/step-…`."""
+    name: FolderName = "run"
+    """Begins the name of the run folder."""
+    root: OutputPath = "runs"
+    """Run folders are made under it, and the warm-start cache and databases live beside them. Relative to the working
+    directory."""
+    resume: OutputPath | None = None
+    """Run folder to continue from its newest whole checkpoint, or one of its `checkpoints/step-…`. Relative to the working
+    directory."""
 
     @property
     def resumed_folder(self) -> Path | None:

@@ -3,6 +3,7 @@
 from pydantic import Field
 
 from libra_core.config.base import Section
+from libra_core.config.paths import InputPath, LawPath, TruthPath
 
 
 class SimulationConfig(Section):
@@ -10,11 +11,11 @@ class SimulationConfig(Section):
     `rollout`. Lengths and tools are those of the law or history here, publications and the optimizer those of the truth:
     `workload`, `model`, `publication` and the length limits of `rollout` have no effect. There are no rewards."""
 
-    truth: str = "configs/study/truth/qwen3_14b_a800.yaml"
-    """Step-time tables of engines and trainer."""
-    workload: str = "configs/study/workloads/search_r1.yaml"
-    """Law of the trajectories (`docs/study.md`)."""
-    history: str | None = None
+    truth: TruthPath = Field(default="qwen3_14b_a800", validate_default=True)
+    """Step-time tables of engines and trainer: a name in `configs/study/truth` or a path."""
+    workload: LawPath = Field(default="search_r1", validate_default=True)
+    """Law of the trajectories (`docs/study.md`): a name in `configs/study/workloads` or a path."""
+    history: InputPath | None = None
     """JSONL of recorded trajectories (as of `libra plan --history`) that are drawn again instead."""
     chunk_tokens: int = Field(default=2048, ge=1)
     """Tokens that one engine step prefills at most."""

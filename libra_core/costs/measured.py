@@ -13,6 +13,7 @@ from libra_core.costs.least_squares import left_out, nonnegative_fit
 from libra_core.costs.measured_training import TrainerLawFit
 from libra_core.costs.rollout import StepCoefficients
 from libra_core.errors import ConfigError
+from libra_core.yaml_text import parse_yaml
 
 PROFILE_VERSION = 2
 _PLAIN: dict[Any, tuple[type, ...]] = {int: (int,), float: (int, float), str: (str,)}
@@ -129,7 +130,7 @@ def write_measured(profile: MeasuredProfile, file: Path) -> None:
     for part in ("engines", "trainers"):
         values[part] = list(values[part])
     unfinished = file.with_name(f".{file.name}.part")
-    unfinished.write_text(yaml.safe_dump(values, sort_keys=False))
+    unfinished.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
     unfinished.replace(file)
 
 
@@ -143,7 +144,7 @@ def read_measured(file: Path, *, software: Mapping[str, str] | None = None) -> M
         ConfigError: for a missing or damaged file, another format version, or other software.
     """
     try:
-        values: dict[str, Any] = yaml.safe_load(file.read_text())
+        values: dict[str, Any] = parse_yaml(file.read_text(encoding="utf-8"))
         version = values["version"]
         profile = _profile(values) if version == PROFILE_VERSION else None
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:

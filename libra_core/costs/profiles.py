@@ -7,14 +7,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
-import yaml
-
 from libra_core.costs.curves import Curve
 from libra_core.costs.facts import DeviceProfile, Link, ModelFacts, Provenance
 from libra_core.errors import ConfigError
+from libra_core.shipped import CONFIGS
+from libra_core.yaml_text import read_mapping
 
-CONFIGS = Path(__file__).parents[2] / "configs"
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _GROUNDINGS = ("measured", "derived", "datasheet")
 _SCALARS = (
     "gpus_per_node",
@@ -204,7 +202,7 @@ def _curves(file: Path) -> tuple[dict[str, Curve], dict[str, Provenance]]:
     for name, item in (_read_yaml(file) if file.exists() else {}).items():
         provenance[name] = _provenance(item, f"{file}: {name}")
         curves[name] = Curve(
-            launch_s=float(item["launch_s"]),  # YAML 1.1 reads 2e-05 as text
+            launch_s=float(item["launch_s"]),
             compute_efficiency=float(item["compute_efficiency"]),
             memory_efficiency=float(item["memory_efficiency"]),
             power=float(item["power"]),
@@ -223,18 +221,12 @@ def _provenance(item: Mapping[str, Any], where: str) -> Provenance:
 
 
 def _read_yaml(file: Path) -> Values:
-    try:
-        values = yaml.load(file.read_text(), _LOADER)
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"{file} is not readable YAML: {error}") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"{file} must hold a mapping")
-    return cast(Values, values)
+    return read_mapping(file, what="profile", examples="configs/")
 
 
 def _read_json(file: Path) -> Values:
     try:
-        values = json.loads(file.read_text())
+        values = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file} is not readable JSON: {error}") from None
     return cast(Values, values)

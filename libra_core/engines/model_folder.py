@@ -99,7 +99,7 @@ def weight_files(folder: Path) -> dict[str, Path]:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         try:
-            names = dict(json.loads(index.read_text())["weight_map"])
+            names = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
         except (ValueError, KeyError, TypeError):
             raise ModelFolderError(f"{index} is not a readable weight index; download the model again") from None
         missing = sorted({file for file in names.values() if not (folder / file).is_file()})
@@ -132,7 +132,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if not file.is_file():
         raise ModelFolderError(f"{folder} has no config.json; point model.path at an HF model folder")
     try:
-        values = json.loads(file.read_text())
+        values = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         raise ModelFolderError(f"{file} is not readable JSON ({error}); export the model again") from None
     if not isinstance(values, dict):

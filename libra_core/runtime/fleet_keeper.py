@@ -211,7 +211,7 @@ class FleetKeeper:
             raise EngineLostError(
                 f"{member.engine_id} could not be compared with the engines before it: {first_line(error)}"
             ) from error
-        worst_mismatch({member.engine_id: scores}, expected, publication.canary_tolerance, order.version)
+        worst_mismatch({member.engine_id: scores}, expected, self._config.canary_tolerance, order.version)
 
     async def hold(self) -> None:
         """Stop generation on every engine; the next publication ends it. An engine that fails at it is replaced."""

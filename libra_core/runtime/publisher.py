@@ -144,7 +144,7 @@ class WeightPublisher:
     def _mismatch(self, under_way: _UnderWay, answer: Published) -> float:
         if not under_way.expected:
             return math.nan
-        tolerance = self._config.publication.canary_tolerance
+        tolerance = self._config.canary_tolerance
         return worst_mismatch(answer.scores, under_way.expected, tolerance, under_way.version)
 
     def _by_file(self, version: PolicyVersion, canary: tuple[int, ...]) -> _Sent:

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
+from libra_core import yaml_text
 from libra_core.errors import ConfigError
 
 Table = TypeVar("Table", bound=BaseModel)
@@ -19,17 +19,7 @@ def load_table(path: str | Path, kind: type[Table], what: str) -> Table:
 
 def read_mapping(path: str | Path, what: str) -> dict[str, Any]:
     """Raises `ConfigError`; `what` names the file in the sentence."""
-    try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read the {what} {path}: {error.strerror}; examples lie in configs/study/") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"cannot read the {what} {path}: {error}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path} must hold a mapping, got {type(values).__name__}")
-    return values
+    return yaml_text.read_mapping(Path(path), what=what, examples="configs/study/")
 
 
 def checked(values: Mapping[str, Any], kind: type[Table], where: str) -> Table:

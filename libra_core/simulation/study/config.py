@@ -7,7 +7,17 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from libra_core.config.base import Section
-from libra_core.config.loading import apply_override
+from libra_core.config.loading import apply_override, located
+from libra_core.config.paths import (
+    DevicePath,
+    FolderName,
+    InputPath,
+    LawPath,
+    ModelPath,
+    SystemsPath,
+    TruthPath,
+    place_paths,
+)
 from libra_core.errors import ConfigError
 from libra_core.simulation.tables import checked, read_mapping
 from libra_core.simulation.truth import Mismatch
@@ -78,15 +88,14 @@ class SweepConfig(Section):
 
 
 class StudyConfig(Section):
-    """One comparison. Paths are relative to the study's file."""
+    """One comparison. Paths are relative to the study's file, those of `--set` to the working directory."""
 
-    name: str
-    truth: str
-    workloads: tuple[str, ...] = Field(min_length=1)
-    history: str | None = None
-    """JSONL of recorded trajectories (as of `libra plan --history`) that every step is drawn from instead of the workloads' laws;
-    relative to where the command runs."""
-    systems: str
+    name: FolderName
+    truth: TruthPath
+    workloads: tuple[LawPath, ...] = Field(min_length=1)
+    history: InputPath | None = None
+    """JSONL of recorded trajectories (as of `libra plan --history`) that steps are drawn from instead of the workloads' laws."""
+    systems: SystemsPath
     """File that maps names to systems."""
     chosen: tuple[str, ...] = ()
     """Which of them; all when empty."""
@@ -94,9 +103,9 @@ class StudyConfig(Section):
     """What ratios are over."""
     gpus: int = Field(default=48, ge=2)
     gpus_per_node: int = Field(default=8, ge=1)
-    device: str = "a800_sxm_80"
+    device: DevicePath = "a800_sxm_80"
     """What planners believe: a device and a model of `libra_core.costs`."""
-    model: str = "qwen3_14b"
+    model: ModelPath = "qwen3_14b"
     believes: Literal["evaluator", "truth"] = "evaluator"
     """`truth`: planners know the tables, without the mismatch; as after a calibration on the cluster."""
     groups_per_step: int = Field(default=16, ge=1)
@@ -134,17 +143,20 @@ class StudyConfig(Section):
 
 def load_study(path: str | Path, overrides: Sequence[str] = (), **changes: Any) -> StudyConfig:
     """A file with `changes`, then `a.b=c` overrides. Raises `ConfigError`."""
-    values = read_mapping(path, "study") | changes | {"folder": str(Path(path).parent)}
+    file = located(path, "study")
+    folder = file.absolute().parent
+    values = read_mapping(file, "study") | changes | {"folder": str(folder)}
+    place_paths(values, StudyConfig, folder)
     for override in overrides:
-        apply_override(values, override)
-    return checked(values, StudyConfig, str(path))
+        apply_override(values, override, StudyConfig)
+    return checked(values, StudyConfig, str(file))
 
 
 def varied(study: StudyConfig, overrides: Sequence[str]) -> StudyConfig:
-    """The study with `key=value` changes and without its sweeps. Raises `ConfigError`."""
+    """The study with `key=value` changes of its own file and without its sweeps. Raises `ConfigError`."""
     values = study.model_dump(mode="json") | {"sweeps": {}}
     for override in overrides:
-        apply_override(values, override)
+        apply_override(values, override, StudyConfig, Path(study.folder))
     return checked(values, StudyConfig, f"{study.name} with {', '.join(overrides)}")
 
 

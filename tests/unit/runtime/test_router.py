@@ -182,7 +182,15 @@ def test_accuracy_and_tail_recall() -> None:
 
 
 def test_a_name_alone_chooses_the_policy() -> None:
-    assert validate_config({"routing": "cmlfq"}).routing.policy == "cmlfq"
+    mixed = {"engines": [{"tp": 1}, {"tp": 2}]}
+    assert validate_config({"routing": "cmlfq", "rollout": mixed}).routing.policy == "cmlfq"
+
+
+@pytest.mark.parametrize("policy", ["cmlfq", "mlfq", "presorted"])
+def test_a_policy_that_tells_degrees_apart_is_refused_where_there_is_one(policy: str) -> None:
+    with pytest.raises(ConfigError, match=rf"routing\.policy = {policy} chooses among engines of several tp"):
+        validate_config({"routing": policy})
+    assert validate_config({"routing": "sticky"}).routing.policy == "sticky"
 
 
 @pytest.mark.parametrize(
