@@ -75,8 +75,6 @@ def read_mapping(path: Path, *, what: str, examples: str) -> dict[str, Any]:
     """
     try:
         values = parse_yaml(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise ConfigError(f"no {what} at {path}; examples lie in {examples}") from None
     except OSError as error:
         raise ConfigError(f"cannot read the {what} {path}: {error.strerror or error}; examples lie in {examples}") from None
     except ValueError as error:  # no UTF-8, or a name that no file can have

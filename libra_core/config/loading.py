@@ -156,6 +156,8 @@ def _read_chain(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     resolved = path.resolve()
     if resolved in seen:
         raise ConfigError(f"{path}: `extends` leads back to itself")
+    if not path.exists():
+        raise ConfigError(f"no config file at {path}; examples lie in configs/experiment/")
     values = read_mapping(path, what="config file", examples="configs/experiment/")
     parent = values.pop(_EXTENDS, None)
     place_paths(values, LibraConfig, path.absolute().parent)
