@@ -1,15 +1,15 @@
 """The `libra` command: parses and checks first, loads heavy libraries after."""
 
 import functools
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
 import typer
 
+from flows.front import INTERRUPTED, in_front, says_the_end
 from flows.output import write_any_text
-
-INTERRUPTED = 130
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -27,7 +27,8 @@ def in_sentences(command: Command) -> Command:
             typer.echo(f"libra: {error}", err=True)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
-            typer.echo("libra: interrupted; everything that was started is closed", err=True)
+            if not says_the_end():
+                typer.echo("libra: interrupted; everything that was started is closed", err=True)
             raise typer.Exit(INTERRUPTED) from None
 
     return cast(Command, wrapped)
@@ -341,10 +342,16 @@ def docs_metrics() -> None:
     typer.echo(metrics_markdown(), nl=False)
 
 
+_STARTS_PROCESSES = {"train", "compare", "warm-start", "serve", "ui", "calibrate", "verify", "env"}
+
+
 def main() -> None:
     """Entry point of the `libra` command."""
     write_any_text()
-    app()
+    if _STARTS_PROCESSES.isdisjoint(sys.argv[1:2]) or "--help" in sys.argv:
+        app()
+    else:
+        in_front(app)
 
 
 if __name__ == "__main__":

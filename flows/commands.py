@@ -28,8 +28,8 @@ def run_training(parameters: TrainParameters, *, as_json: bool) -> int:
             process_environment(Path(config.run.root), quiet=True)
             board.phase("loading libraries", 0.0)
             from prefect import tags
-            from prefect.exceptions import TerminationSignal
 
+            from flows.flow_runs import cancelled_when_interrupted
             from flows.logs import leave_errors_to_the_command_line
             from flows.server import ensure_server
             from flows.training import train
@@ -37,11 +37,8 @@ def run_training(parameters: TrainParameters, *, as_json: bool) -> int:
             board.phase("reaching Prefect", 0.0)
             ensure_server()
             leave_errors_to_the_command_line()
-            try:
-                with tags("libra", config.workload.kind, config.tracking.baseline):
-                    summary = train(parameters)
-            except TerminationSignal:
-                raise KeyboardInterrupt from None
+            with cancelled_when_interrupted(), tags("libra", config.workload.kind, config.tracking.baseline):
+                summary = train(parameters)
         if not as_json:
             console = Console()
             console.print(summary_table(summary))
@@ -72,7 +69,11 @@ def run_warm_start(config_path: Path, overrides: list[str], *, as_json: bool, wr
 
 
 def run_serve(config_path: Path) -> None:
-    """Serve the deployment `libra-train`; each run is a process of its own, one at a time."""
+    """Serve the deployment `libra-train`; each run is a process of its own, one at a time.
+
+    Raises:
+        KeyboardInterrupt: at its end; Prefect closes the runs and says nothing of it.
+    """
     config = load_config(config_path)
     process_environment(Path(config.run.root))
     from flows.deployment import serve_training
@@ -80,6 +81,7 @@ def run_serve(config_path: Path) -> None:
 
     require_server()
     serve_training(config_path)
+    raise KeyboardInterrupt
 
 
 def run_verify_numerics(*, as_json: bool) -> None:

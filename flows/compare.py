@@ -22,13 +22,15 @@ def run_compare(parameters: CompareParameters, *, as_json: bool) -> None:
             put_up(board)
             board.phase("reaching Prefect", 0.0)
             from flows.comparison import comparison
+            from flows.flow_runs import cancelled_when_interrupted
             from flows.logs import leave_errors_to_the_command_line
             from flows.server import ensure_server
             from libra_core.tracking.study import RESULTS
 
             ensure_server()
             leave_errors_to_the_command_line()
-            place = comparison(parameters)
+            with cancelled_when_interrupted():
+                place = comparison(parameters)
         results = json.loads((Path(place.folder) / RESULTS).read_text(encoding="utf-8"))
         if not as_json:
             console = Console(width=170)

@@ -11,9 +11,11 @@ from prefect.runtime import flow_run
 
 from flows.board import current_board
 from flows.compare_view import markdown_table
+from flows.flow_runs import remember_open
 from flows.logs import in_one_sentence
 from flows.names import REFUSED, asked_for
 from flows.study_parameters import CompareParameters
+from flows.watching import tell_watcher
 from libra_core.errors import LibraError, on_the_disk
 from libra_core.tracking.run_folder import fresh_folder
 from libra_core.tracking.study import RESULTS, StudyPlace
@@ -38,6 +40,8 @@ def comparison(parameters: CompareParameters) -> StudyPlace:
     """Simulate, record, show."""
     in_one_sentence()
     study = parameters.load()
+    remember_open(str(flow_run.id or ""))
+    tell_watcher(root=parameters.root, flow_run=str(flow_run.id or ""))
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     with on_the_disk(parameters.root):
         folder = fresh_folder(Path(parameters.root), f"{study.name}-eta{study.staleness}-{stamp}")

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import httpx
 from prefect import get_run_logger
@@ -64,6 +64,25 @@ def kept_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, handler)
+
+
+@contextmanager
+def closed_undisturbed() -> Iterator[Callable[[], None]]:
+    """Yield a call after which, until the end of the block, a further SIGINT or SIGTERM changes nothing."""
+    handlers: dict[signal.Signals, Any] = {}
+
+    def begin_to_close() -> None:
+        if threading.current_thread() is threading.main_thread() and not handlers:
+            handlers.update({number: signal.signal(number, _go_on) for number in (signal.SIGINT, signal.SIGTERM)})
+
+    try:
+        yield begin_to_close
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _go_on(signum: int, frame: FrameType | None) -> None: ...
 
 
 @contextmanager

@@ -1,24 +1,31 @@
 """Ends of flow runs that the flow itself could not see to. They run in the runner's process, which may not be the flow's."""
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from prefect.client.schemas.objects import FlowRun, State
-from prefect.flows import Flow
+from prefect.flows import Flow, FlowStateHook
+from pydantic import ValidationError
 
 from flows.parameters import TrainParameters
+from libra_core.errors import LibraError
 from libra_core.tracking.run_folder import find_run, read_journal, update_journal
 from tasks.connection import backend
 
-Hook = Callable[[Flow, FlowRun, State], None]
+Hook = FlowStateHook[..., Any]
 
 
 def end_as(status: str) -> Hook:
-    """A hook that ends the MLflow run with this status and closes the session, if the flow left them open."""
+    """A hook that ends the MLflow run with this status and closes the session, if the flow left them open.
 
-    def hook(_flow: Flow, flow_run: FlowRun, _state: State) -> None:
-        parameters = TrainParameters.model_validate(flow_run.parameters.get("parameters", {}))
-        config = parameters.load()
+    Prefect's runner names the hook's parameters when it calls it, Prefect's engine does not.
+    """
+
+    def hook(flow: Flow[..., Any], flow_run: FlowRun, state: State) -> None:
+        try:
+            config = TrainParameters.model_validate(flow_run.parameters.get("parameters", {})).load()
+        except (ValidationError, LibraError):
+            return  # the flow was refused for the same reason, before it had a run folder
         resumed = config.run.resumed_folder
         root = Path(config.run.root).resolve() if resumed is None else resumed.parent
         run_dir = find_run(root, str(flow_run.id))

@@ -13,9 +13,11 @@ from prefect import get_run_logger, runtime
 from prefect.exceptions import TerminationSignal
 
 from flows.artifacts import RunArtifacts
-from flows.guard import kept_sigterm
+from flows.flow_runs import remember_open
+from flows.guard import closed_undisturbed, kept_sigterm
 from flows.start_report import StartReport
 from flows.stopping import forget_stop
+from flows.watching import tell_watcher, watch_this_process
 from libra_core.config import LibraConfig
 from libra_core.errors import LibraError, on_the_disk
 from libra_core.preflight.preflight import require_ready
@@ -52,7 +54,9 @@ def training_run(config: LibraConfig) -> Iterator[TrainingRun]:
     report = StartReport(Path(config.run.root))
     require_ready(config, report)
     with ExitStack() as stack:
+        close_undisturbed = stack.enter_context(closed_undisturbed())
         run_dir = stack.enter_context(owned_run_folder(config))
+        _make_known(config, run_dir)
         if config.run.resume is None:
             stack.enter_context(_discarded_on_error(run_dir))
         with on_the_disk(run_dir):
@@ -70,8 +74,18 @@ def training_run(config: LibraConfig) -> Iterator[TrainingRun]:
             status = "KILLED"
             raise
         finally:
+            close_undisturbed()
             flush()
             run.recorder.finish(status)
+
+
+def _make_known(config: LibraConfig, run_dir: Path) -> None:
+    """To whoever ends the run in this process's place."""
+    flow_run_id = str(runtime.flow_run.id or "")
+    if runtime.deployment.id:
+        watch_this_process()
+    tell_watcher(run=str(run_dir), root=config.run.root, flow_run=flow_run_id)
+    remember_open(flow_run_id)
 
 
 def _open(config: LibraConfig, run_dir: Path, stack: ExitStack, report: StartReport) -> TrainingRun:
@@ -80,10 +94,10 @@ def _open(config: LibraConfig, run_dir: Path, stack: ExitStack, report: StartRep
         get_run_logger().warning(news)
         report(news, 0.0)
     clear_leftovers(run_dir)
-    stack.callback(_forget_session, run_dir)
+    stack.callback(_clear_a_broken_start, run_dir)
     with kept_sigterm():
         session = backend().open_session(config, run_dir, report)
-        stack.callback(backend().close_session, session)
+        stack.callback(_close, session, run_dir)
         update_journal(run_dir, session=session)
         first_step = connect(session).trainer.version()
     labels = run_labels(config, run_dir, str(runtime.flow_run.id or ""), flow_run_page())
@@ -113,6 +127,19 @@ def flow_run_page() -> str:
     """Where a browser finds the flow run; empty with a private server, which has no pages."""
     page = str(runtime.flow_run.ui_url or "")
     return page if urlsplit(page).scheme else ""
+
+
+def _close(session: SessionRef, run_dir: Path) -> None:
+    backend().close_session(session)
+    _forget_session(run_dir)
+
+
+def _clear_a_broken_start(run_dir: Path) -> None:
+    """An interrupt may come between two steps of a start, where nobody holds yet what was started."""
+    try:
+        clear_leftovers(run_dir)
+    except (OSError, LibraError) as error:
+        get_run_logger().warning(f"what was started of {run_dir} may stay: {error}")
 
 
 def _forget_session(run_dir: Path) -> None:

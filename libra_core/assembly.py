@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from libra_core.config import LibraConfig
 from libra_core.errors import ResourceError
+from libra_core.runtime.remains import remove_remains
 from libra_core.types.session import SessionRef
 from libra_core.workloads.build import build_workload
 from libra_core.workloads.data import prepare_missing
@@ -79,10 +80,8 @@ def connect(session: SessionRef) -> "Connection | SimulatedSession":
 
 def close_session(session: SessionRef) -> None:
     """End every actor of the session and remove what it left on this host; safe to repeat, and from another process."""
-    from libra_core.runtime.session import remove_leftovers
-
     owned = _sessions.pop(session.run_id, None)
     if owned is not None:
         owned.close()
     else:
-        remove_leftovers(session)
+        remove_remains(session)

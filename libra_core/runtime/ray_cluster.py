@@ -1,31 +1,22 @@
 """Joining or starting Ray: a private cluster on this machine, or somebody's by address. Ends what it started."""
 
 import logging
-import os
 import shutil
 import signal
 import socket
 import threading
-from contextlib import suppress
-from pathlib import Path
 
-import psutil
 import ray
 
 from libra_core.errors import ResourceError
 from libra_core.runtime.placement import GPU_SLOT
+from libra_core.runtime.remains import temp_folder
 
 logger = logging.getLogger(__name__)
 
 NAMESPACE_PREFIX = "libra-"
 _OBJECT_STORE_BYTES = 512 << 20
 _KNOCK_S = 10.0
-_END_S = 5.0
-
-
-def temp_folder(namespace: str) -> Path:
-    """Where a private Ray keeps its sockets and logs. Short: a socket's path may have 107 characters."""
-    return Path("/tmp") / f"libra-ray-{namespace[-6:]}"
 
 
 def start_private(namespace: str, *, gpu_slots: int | None) -> str:
@@ -78,44 +69,10 @@ def _knock(address: str) -> None:
         ) from error
 
 
-def leave(namespace: str, logs_to: Path) -> None:
-    """Disconnect; a private cluster ends with it, and its workers' logs move into the run folder."""
+def leave() -> None:
+    """Disconnect; a private cluster ends with it."""
     with _own_signals():
         ray.shutdown()
-    remove_private(namespace, logs_to)
-
-
-def end_private(namespace: str) -> None:
-    """End what a private cluster whose driver was killed still runs on this host: its servers name its folder."""
-    folder = str(temp_folder(namespace))
-    left = [process for process in psutil.process_iter() if process.pid != os.getpid() and _names(process, folder)]
-    for process in left:
-        with suppress(psutil.NoSuchProcess):
-            process.terminate()
-    _, stubborn = psutil.wait_procs(left, timeout=_END_S)
-    for process in stubborn:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-
-
-def _names(process: psutil.Process, folder: str) -> bool:
-    try:
-        return any(f"{folder}/" in f"{argument}/" for argument in process.cmdline()) and process.uids().real == os.getuid()
-    except psutil.Error:
-        return False
-
-
-def remove_private(namespace: str, logs_to: Path) -> None:
-    """Take the logs out of what a private cluster left in /tmp, and remove the rest."""
-    temp = temp_folder(namespace)
-    if not temp.exists():
-        return
-    logs_to.mkdir(parents=True, exist_ok=True)
-    for log in temp.glob("session_*/logs/*worker-*.*"):
-        if log.stat().st_size:
-            with suppress(OSError):
-                shutil.copy2(log, logs_to / log.name)
-    shutil.rmtree(temp, ignore_errors=True)
 
 
 class _own_signals:  # noqa: N801 - reads as a statement

@@ -2,7 +2,6 @@
 
 import logging
 import secrets
-import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,10 +28,10 @@ from libra_core.runtime.fleet import ActorHandle
 from libra_core.runtime.forecasting import open_forecaster
 from libra_core.runtime.hybrid_feed import HybridFeed
 from libra_core.runtime.publisher import WeightPublisher
+from libra_core.runtime.remains import remove_remains, shared_memory, temp_folder
 from libra_core.runtime.replanner import Replanner
 from libra_core.runtime.rollout_client import RolloutClient
 from libra_core.runtime.scorer import RewardActor
-from libra_core.runtime.specs import shared_memory
 from libra_core.runtime.store import StoreSpec, TrajectoryStoreActor
 from libra_core.runtime.trainer_group import TrainerGroup
 from libra_core.tracking.run_folder import note_session
@@ -83,19 +82,8 @@ class Session:
                 ask(f"the {name} to stop", actor.stop.remote(), _STOP_DEADLINE_S)
             except (LibraError, RayError) as error:
                 logger.warning("%s; it is ended with its process", error)
-        ray_cluster.leave(self.ref.namespace, _logs(self.ref))
-        shutil.rmtree(shared_memory(self.ref.namespace), ignore_errors=True)
-
-
-def remove_leftovers(session: SessionRef) -> None:
-    """What a run leaves on this host when its process was killed; its actors end with that process, Ray's own may linger."""
-    ray_cluster.end_private(session.namespace)
-    ray_cluster.remove_private(session.namespace, _logs(session))
-    shutil.rmtree(shared_memory(session.namespace), ignore_errors=True)
-
-
-def _logs(session: SessionRef) -> Path:
-    return Path(session.run_dir) / "logs"
+        ray_cluster.leave()
+        remove_remains(self.ref)
 
 
 def start_session(
@@ -126,7 +114,7 @@ def start_session(
 def _start_actors(session: Session, model_folder: str, resume_from: Path | None, report: Report) -> None:
     config = session.config
     private = config.backend.ray_address == "local"
-    scratch = str(ray_cluster.temp_folder(session.ref.namespace)) if private else None
+    scratch = str(temp_folder(session.ref.namespace)) if private else None
     env = {"env_vars": {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}}
 
     def actor(cls: type, name: str) -> Any:

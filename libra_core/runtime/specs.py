@@ -1,5 +1,7 @@
 """From the configuration to what one engine or one trainer rank needs to know, and the environment of its process."""
 
+import getpass
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -11,14 +13,8 @@ from libra_core.config.rollout import KvTransferConfig
 from libra_core.elastic.spec import ElasticSpec
 from libra_core.engines.megatron.spec import TrainerSpec
 from libra_core.engines.vllm.spec import SHARED_FOLDER, EngineSpec, KvTransferSpec, process_environment
+from libra_core.runtime.remains import shared_memory
 from libra_core.types.ids import EngineId
-
-_SHARED_MEMORY = Path("/dev/shm")
-
-
-def shared_memory(namespace: str) -> Path:
-    """Where a run's published weights and handed-over KV lie on each host; it goes with the run."""
-    return _SHARED_MEMORY / namespace
 
 
 def device_of(config: LibraConfig) -> Literal["cpu", "cuda"]:
@@ -28,7 +24,7 @@ def device_of(config: LibraConfig) -> Literal["cpu", "cuda"]:
 def engine_spec(
     config: LibraConfig, model_folder: str, *, engine_id: EngineId, tp: int, scratch: str | None, sleep_mode: bool = False
 ) -> tuple[EngineSpec, dict[str, str]]:
-    """`scratch` is a folder on the engine's host that goes with the run; vLLM's sockets would else stay in /tmp when killed."""
+    """`scratch` is a folder on the engine's host that goes with the run; vLLM's sockets and files would else stay in /tmp."""
     rollout = config.rollout
     spec = EngineSpec(
         engine_id=engine_id,
@@ -50,7 +46,9 @@ def engine_spec(
     )
     environment = process_environment(spec)
     if scratch is not None:
-        environment["VLLM_RPC_BASE_PATH"] = scratch
+        # What torch compiles is kept for other runs.
+        compiled = str(Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}")
+        environment |= {"VLLM_RPC_BASE_PATH": scratch, "TMPDIR": scratch, "TORCHINDUCTOR_CACHE_DIR": compiled}
     return spec, environment
 
 

@@ -24,8 +24,8 @@ from libra_core.runtime.controller import ClusterControllerActor, StartedEngine
 from libra_core.runtime.fleet_keeper import FleetKeeper, member_of
 from libra_core.runtime.kv_offers import offers_of
 from libra_core.runtime.prefill_ahead import no_offer
+from libra_core.runtime.remains import shared_memory, temp_folder
 from libra_core.runtime.router import FleetRouter
-from libra_core.runtime.specs import shared_memory
 from libra_core.runtime.weights import PublicationOrder
 from libra_core.types.ids import EngineId, GroupId, PolicyVersion, PromptId, TrajectoryId
 from libra_core.types.trajectory import Prompt, ToolCall, ToolReturn, ToolStatus, Trajectory
@@ -97,7 +97,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     try:
         env = {"env_vars": {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}}
         actor = ray.remote(ClusterControllerActor).options(name="controller", num_cpus=0, max_concurrency=64, runtime_env=env)
-        scratch = str(ray_cluster.temp_folder(NAMESPACE))
+        scratch = str(temp_folder(NAMESPACE))
         controller = actor.remote(config, str(model), plan_of(config), scratch)
         engines = ray.get(controller.start_engines.remote(), timeout=700)
         yield World(
