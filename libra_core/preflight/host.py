@@ -19,6 +19,7 @@ from libra_core.tracking.run_owner import require_free
 SHARED_MEMORY = Path("/dev/shm")
 CGROUP = Path("/sys/fs/cgroup")
 _TEMP_BYTES = GIB // 2
+_ROOT_BYTES = 64 << 20
 _LOOPBACK = "127.0.0.1"
 _CONNECTOR_PACKAGES = {"Nixl": "nixl", "LMCache": "lmcache", "Mooncake": "mooncake"}
 """By how the name of vLLM's connector begins."""
@@ -35,6 +36,12 @@ def run_root(config: LibraConfig) -> str:
         raise ConfigError(
             f"run.root = {config.run.root} cannot be written ({error.strerror}); set it to a folder that can"
         ) from None
+    free = shutil.disk_usage(root).free
+    if free < _ROOT_BYTES:
+        raise ResourceError(
+            f"run.root = {config.run.root} has {free >> 20} MiB free, and run folder and databases begin with "
+            f"{_ROOT_BYTES >> 20}; free some space, or set it to another disk"
+        )
     return f"{root.absolute()} can be written"
 
 
