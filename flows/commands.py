@@ -5,14 +5,13 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
-
 from flows.board import put_up
 from flows.console import BarBoard, PlainBoard, make_board, summary_table, where_to_look
 from flows.output import json_output
 from flows.parameters import TrainParameters
 from flows.start_pace import keep_times, read_times
 from flows.stopping import STOPPED
+from flows.terminal import terminal
 from libra_core.config import load_config
 from libra_core.config.loading import process_environment
 from libra_core.errors import ConfigError, NumericsError
@@ -40,7 +39,7 @@ def run_training(parameters: TrainParameters, *, as_json: bool) -> int:
             with cancelled_when_interrupted(), tags("libra", config.workload.kind, config.tracking.baseline):
                 summary = train(parameters)
         if not as_json:
-            console = Console()
+            console = terminal()
             console.print(summary_table(summary))
             console.print(*where_to_look(summary), sep="\n", highlight=False, soft_wrap=True)
         emit(summary.as_json())
@@ -64,7 +63,7 @@ def run_warm_start(config_path: Path, overrides: list[str], *, as_json: bool, wr
             result = asdict(made) | (write_shipped(config, made) if write_package else {})
         facts = {name: str(value) if isinstance(value, Path) else value for name, value in result.items()}
         if not as_json:
-            Console().print(*(f"{name}: {value}" for name, value in facts.items()), sep="\n", highlight=False, soft_wrap=True)
+            terminal().print(*(f"{name}: {value}" for name, value in facts.items()), sep="\n", highlight=False, soft_wrap=True)
         emit(facts)
 
 
@@ -93,7 +92,7 @@ def run_verify_numerics(*, as_json: bool) -> None:
 
             figures = run_numerics(lambda check: board.phase(check, 0.0))
         if not as_json:
-            Console().print_json(data=figures)
+            terminal().print_json(data=figures)
         emit(figures)
         if not figures["passed"]:
             raise NumericsError(
@@ -104,7 +103,7 @@ def run_verify_numerics(*, as_json: bool) -> None:
 @contextmanager
 def _board(root: Path | None = None) -> Iterator[PlainBoard | BarBoard]:
     """Where the run root is known, with how long each phase took the last time."""
-    with make_board(Console(stderr=True), read_times(root) if root else None) as board:
+    with make_board(terminal(stderr=True), read_times(root) if root else None) as board:
         put_up(board)
         yield board
         if root is not None:

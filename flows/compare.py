@@ -3,13 +3,12 @@
 import json
 from pathlib import Path
 
-from rich.console import Console
-
 from flows.board import put_up
 from flows.compare_view import closing_lines, comparison_tables, sweep_lines
 from flows.console import make_board
 from flows.output import json_output
 from flows.study_parameters import CompareParameters
+from flows.terminal import terminal
 from libra_core.config.loading import process_environment
 
 
@@ -18,7 +17,7 @@ def run_compare(parameters: CompareParameters, *, as_json: bool) -> None:
     parameters.load()
     process_environment(Path(parameters.root), quiet=True)
     with json_output(as_json) as emit:
-        with make_board(Console(stderr=True)) as board:
+        with make_board(terminal(stderr=True)) as board:
             put_up(board)
             board.phase("reaching Prefect", 0.0)
             from flows.comparison import comparison
@@ -33,7 +32,7 @@ def run_compare(parameters: CompareParameters, *, as_json: bool) -> None:
                 place = comparison(parameters)
         results = json.loads((Path(place.folder) / RESULTS).read_text(encoding="utf-8"))
         if not as_json:
-            console = Console(width=170)
+            console = terminal(width=170)
             console.print(*comparison_tables(results), sep="\n")
             console.print(*sweep_lines(results), sep="\n", highlight=False, soft_wrap=True)
             console.print(*closing_lines(results, place.mlflow_url, place.folder), sep="\n", highlight=False, soft_wrap=True)

@@ -38,11 +38,11 @@ class BarBoard(AbstractContextManager["BarBoard"]):
     def __init__(self, console: Console, pace: StartPace) -> None:
         self.pace = pace
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TaskProgressColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             console=console,
         )
         self._start: TaskID | None = None

@@ -4,10 +4,10 @@ from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from rich.console import Console
 from rich.table import Table
 
 from flows.output import json_output
+from flows.terminal import terminal
 from libra_core.config.loading import process_environment
 from libra_core.costs.measured import MeasuredProfile, write_measured
 from libra_core.costs.validation.dispatch import validate
@@ -28,7 +28,7 @@ def run_calibrate(*, quick: bool, output: Path, as_json: bool) -> None:
     """Measure this host's engine and trainer and store the profile; raises `ConfigError` first where that cannot be stored."""
     _require_room(output)
     process_environment(Path("runs"), quiet=True)
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     with json_output(as_json) as emit:
         from libra_core.engines.calibration.calibrate import QUICK, Grid, calibrate
 
@@ -77,7 +77,7 @@ def _show(report: ValidationReport) -> None:
         bound = "" if item.bound is None else f"{item.bound:.0%} {'kept' if item.within else 'BROKEN'}"
         errors = (f"{value:.1%}" for value in (item.median_abs_error, item.p90_abs_error, item.median_error))
         table.add_row(item.quantity, str(item.rows), *errors, bound, item.note)
-    console = Console()
+    console = terminal()
     console.print(table)
     console.print(f"compared: {report.comparable}", soft_wrap=True)
     for reason, rows in report.left_out.items():

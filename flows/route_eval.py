@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flows.output import json_output
+from flows.terminal import terminal
 from libra_core.errors import ConfigError
 from libra_core.routing.evaluate.evaluation import COMPARED, DEGREES, EvaluationSettings, Row, evaluate
 from libra_core.routing.evaluate.figures import Figures
@@ -26,7 +27,7 @@ def run_route_eval(
     as_json: bool,
 ) -> None:
     """Raises `ConfigError` for unreadable files, for a set that is too small, and when the sentence model is not installed."""
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     with json_output(as_json) as emit:
         sets = _sets(files, {} if prompts is None else read_prompts(prompts))
         if "embedding" in settings.policies:
@@ -38,7 +39,7 @@ def run_route_eval(
             rows += evaluate(name, trajectories, settings, lambda line: console.print(line, style="dim", highlight=False))
         found = verdicts(rows)
         if not as_json:
-            show(Console(), rows, found)
+            show(terminal(), rows, found)
         if figure is not None:
             from libra_core.tracking.routing_figure import draw_routing
 

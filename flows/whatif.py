@@ -12,6 +12,7 @@ from rich.table import Table
 
 from flows.console import make_board
 from flows.output import json_output
+from flows.terminal import terminal
 from flows.whatif_run import RUN_CONFIG, read_run
 from libra_core.config.loading import load_config
 from libra_core.errors import ConfigError
@@ -58,10 +59,10 @@ def run_whatif(parameters: WhatIfParameters, *, as_json: bool) -> None:
     sizes = sizes_of(parameters.gpus)
     ask = _of_run if (parameters.source / RUN_CONFIG).is_file() else _of_study
     with json_output(as_json) as emit:
-        with make_board(Console(stderr=True)) as board:
+        with make_board(terminal(stderr=True)) as board:
             curve, check, facts = ask(parameters, sizes, goal, board.phase)
         if not as_json:
-            _show(Console(), curve, parameters, check, facts)
+            _show(terminal(), curve, parameters, check, facts)
         emit(facts | ({} if check is None else asdict(check) | {"error": check.error}) | asdict(curve))
 
 
