@@ -1,7 +1,7 @@
 """`libra plan`: load, solve, show. Imports neither Ray nor torch."""
 
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,7 @@ from flows.terminal import terminal
 from libra_core.config import load_config
 from libra_core.planning.joint_search import plan_resources
 from libra_core.planning.loading import Loaded, load_problem
-from libra_core.types.forecast import Candidate, Mode, PlanReport
-
-_COLOCATED_ON_GPU = "backend.kind = gpu cannot run colocated yet; --set planner.modes=[asynchronous] plans without it"
+from libra_core.types.forecast import Candidate, PlanReport
 
 
 def run_plan(
@@ -27,8 +25,6 @@ def run_plan(
     started = time.perf_counter()
     report = plan_resources(loaded.problem)
     solve_s = time.perf_counter() - started
-    if report.best.mode is Mode.COLOCATED and config.backend.kind == "gpu":
-        report = replace(report, notes=(*report.notes, _COLOCATED_ON_GPU))
     with json_output(as_json) as emit:
         if not as_json:
             _show(terminal(), report, loaded, solve_s, explain=explain)
@@ -45,6 +41,7 @@ def plan_json(report: PlanReport, loaded: Loaded, solve_s: float) -> dict[str, A
         "placement": [asdict(item) for item in report.placement],
         "pruned": [asdict(item) for item in report.pruned],
         "notes": list(report.notes),
+        "runnable": not report.against,
         "device": loaded.device.name,
         "model": loaded.model.name,
         "lengths": loaded.lengths_source,

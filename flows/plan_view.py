@@ -90,6 +90,7 @@ def verdict_lines(report: PlanReport, loaded: Loaded, solve_s: float) -> list[st
         change = item.t_iter_s / best.forecast.t_iter_s - 1
         head = "would relax " if index == 0 else "            "
         lines.append(f"{head} {item.change}: T_iter {item.t_iter_s:.1f} s ({change:+.1%})")
+    lines += [f"not runnable {reason}" for reason in report.against]
     lines += [f"note         {note}" for note in report.notes]
     lines.append(f"grounding    device {loaded.device.grounding}; lengths {loaded.lengths_source}")
     if loaded.costs.uses_profile or loaded.costs.unused:

@@ -10,7 +10,7 @@ from libra_core.planning.latency import EngineLaw, LatencyCurve, engine_law, lat
 from libra_core.planning.objective import Options, Solution
 from libra_core.planning.placement import most_engines
 from libra_core.planning.problem import PlanningProblem
-from libra_core.planning.training_tree import Cuts, TrainLeaf, best_leaf, shape_of
+from libra_core.planning.training_tree import Cuts, TrainLeaf, best_leaves, shape_in
 from libra_core.types.forecast import Candidate, Forecast, Mode
 from libra_core.types.plan import Plan, RolloutLayout
 
@@ -50,11 +50,30 @@ def _against_degree(problem: PlanningProblem, tp: int) -> str:
     return f"KV cache of {room:,} tokens, but a trajectory may have {longest:,}" if room < longest else ""
 
 
-def train_leaves(bench: Bench, cuts: Cuts) -> dict[int, TrainLeaf]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaves:
     """`{GPUs: fastest layout on exactly so many}` of every size of training that has one, up to the whole cluster."""
+
+    run: dict[int, TrainLeaf]
+    refused: dict[int, TrainLeaf]
+    """Where a layout that sessions refuse is faster."""
+
+    def __bool__(self) -> bool:
+        return bool(self.run or self.refused)
+
+    @property
+    def least_gpus(self) -> int:
+        return min((*self.run, *self.refused))
+
+
+def train_leaves(bench: Bench, cuts: Cuts) -> Leaves:
+    """Of the bench's problem."""
     sizes = range(1, bench.problem.cluster.num_gpus + 1)
-    found = {size: best_leaf(bench.problem, size, bench.load, cuts) for size in sizes}
-    return {size: leaf for size, leaf in found.items() if leaf is not None}
+    found = {size: best_leaves(bench.problem, size, bench.load, cuts) for size in sizes}
+    return Leaves(
+        run={size: leaf for size, (leaf, _) in found.items() if leaf is not None},
+        refused={size: leaf for size, (_, leaf) in found.items() if leaf is not None},
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +86,10 @@ class Choice:
     streamed: bool
     mode: Mode
     publication_s: float
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(train=self.leaf.layout, rollout=RolloutLayout(engines=((self.tp, self.engines),)))
 
 
 def choices_of(bench: Bench, leaves: Mapping[int, TrainLeaf]) -> list[Choice]:
@@ -85,7 +108,7 @@ def choices_of(bench: Bench, leaves: Mapping[int, TrainLeaf]) -> list[Choice]:
 
 
 def _side_by_side(bench: Bench, leaf: TrainLeaf, tp: int, engines: int) -> list[Choice]:
-    publication = bench.problem.costs.moving.publication_s(shape_of(leaf.layout), {tp: engines})
+    publication = bench.problem.costs.moving.publication_s(shape_in(bench.problem.train_shape, leaf.layout), {tp: engines})
     return [
         Choice(leaf=leaf, tp=tp, engines=engines, streamed=streamed, mode=Mode.ASYNCHRONOUS, publication_s=publication)
         for streamed in bench.problem.regime.streamed
@@ -131,7 +154,7 @@ def candidate_of(bench: Bench, choice: Choice, solution: Solution, row: int) -> 
     return Candidate(
         mode=choice.mode,
         streamed=choice.streamed,
-        plan=Plan(train=choice.leaf.layout, rollout=RolloutLayout(engines=((choice.tp, choice.engines),))),
+        plan=choice.plan,
         slots_per_engine=((choice.tp, law.slots),),
         forecast=forecast,
     )

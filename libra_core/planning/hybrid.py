@@ -1,15 +1,34 @@
 """How many replicas should be able to change sides: what the best split moves by when training work drifts against rollout."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from libra_core.planning.candidates import Bench, Choice
+from libra_core.planning.candidates import Bench, Choice, options_of
 from libra_core.planning.objective import Options, solve
+from libra_core.planning.training_tree import shape_in
 from libra_core.types.forecast import Candidate, Mode
+from libra_core.types.plan import TrainLayout
 
 
-def hybrid_replicas(best: Candidate, choices: Sequence[Choice], options: Options, bench: Bench) -> int:
+def hybrids_against(best: Candidate, wanted: int, bench: Bench) -> tuple[str, ...]:
+    """Why sessions do not run the plan with so many hybrid replicas, memory included; empty when they do.
+
+    A replica trains with a whole optimizer on GPUs whose engine sleeps or has ended.
+    """
+    sessions, problem = bench.problem.sessions, bench.problem
+    if sessions is None or not wanted:
+        return ()
+    against = sessions.against(replace(best.plan, hybrid_replicas=wanted), best.mode)
+    alone = replace(shape_in(problem.train_shape, best.plan.train), dp=1, distributed_optimizer=False)
+    share = best.plan.train.dp + wanted
+    load = replace(bench.load, tokens=bench.load.tokens / share, squared_tokens=bench.load.squared_tokens / share)
+    fit = problem.costs.trainer.estimate(alone, load).fit
+    return against if fit.fits else (*against, f"a replica of its own: {fit.reason}")
+
+
+def hybrid_replicas(best: Candidate, choices: Sequence[Choice], bench: Bench) -> int:
     """Replicas of the plan's own shape and engine degrees that training would want if its work grew by `drift`.
 
     They serve rollouts until then. The engines that remain keep at least one.
@@ -21,12 +40,12 @@ def hybrid_replicas(best: Candidate, choices: Sequence[Choice], options: Options
         if choice.mode is Mode.ASYNCHRONOUS
         and choice.streamed == best.streamed
         and choice.tp in degrees
-        and (choice.leaf.layout.tp, choice.leaf.layout.pp, choice.leaf.layout.cp) == (train.tp, train.pp, train.cp)
+        and _shape(choice.leaf.layout) == _shape(train)
         and choice.leaf.layout.num_gpus >= train.num_gpus
     ]
     if not alike:
         return 0
-    rows = options.rows(np.array(alike, dtype=np.intp))
+    rows = options_of([choices[row] for row in alike])
     drifted = Options(
         tp=rows.tp,
         engines=rows.engines,
@@ -40,3 +59,7 @@ def hybrid_replicas(best: Candidate, choices: Sequence[Choice], options: Options
     wanted = choices[alike[int(np.argmin(times))]].leaf.layout.num_gpus
     room = best.plan.rollout.num_gpus - max(degrees)
     return max(0, min(wanted - train.num_gpus, room)) // train.replica_gpus
+
+
+def _shape(layout: TrainLayout) -> tuple[int, ...]:
+    return layout.tp, layout.pp, layout.cp, layout.ep

@@ -6,7 +6,7 @@ the one whose rollout has more slack in steps of 5 %, then the one with fewest e
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,19 +14,21 @@ from libra_core.errors import ResourceError
 from libra_core.planning.candidates import (
     Bench,
     Choice,
+    Leaves,
     candidate_of,
     choices_of,
     open_bench,
     options_of,
     train_leaves,
 )
-from libra_core.planning.hybrid import hybrid_replicas
+from libra_core.planning.hybrid import hybrid_replicas, hybrids_against
 from libra_core.planning.mixed_search import mixed_candidates
 from libra_core.planning.objective import Options, Solution, solve
 from libra_core.planning.placement import place
 from libra_core.planning.problem import PlanningProblem
 from libra_core.planning.relaxation import relaxations
-from libra_core.planning.training_tree import Cuts, TrainLeaf
+from libra_core.planning.runnable import Sessions
+from libra_core.planning.training_tree import Cuts
 from libra_core.types.forecast import Candidate, Mode, PlanReport, Relaxation
 from libra_core.types.plan import Plan
 
@@ -44,6 +46,18 @@ class Evaluated:
     options: Options
     solution: Solution
 
+    def that_run(self, sessions: Sessions | None) -> list[bool]:
+        """By row; what is refused is refused for its degrees and its mode."""
+        known: dict[tuple[object, ...], bool] = {}
+        runs: list[bool] = []
+        for choice in self.choices:
+            layout = choice.leaf.layout
+            kind = (layout.tp, layout.pp, layout.cp, layout.ep, choice.tp, choice.mode)
+            if kind not in known:
+                known[kind] = sessions is None or not sessions.against(choice.plan, choice.mode)
+            runs.append(known[kind])
+        return runs
+
     def ranked(self, active: Plan | None) -> list[int]:
         """Row numbers, best first; ties as the module says."""
         times = self.solution.forecast_s
@@ -58,23 +72,27 @@ class Evaluated:
 
 
 def plan_resources(problem: PlanningProblem) -> PlanReport:
-    """The best plan with forecast, runner-ups and reasons. Raises `ResourceError` when nothing is feasible."""
+    """The best plan with forecast, runner-ups and reasons. Raises `ResourceError` when nothing is feasible, or nothing runs."""
     cuts = Cuts()
     bench = open_bench(problem, cuts)
     found = _evaluate(bench, train_leaves(bench, cuts), cuts)
-    ranked = _distinct(found, found.ranked(problem.active))
+    every, runs = _distinct(found, found.ranked(problem.active)), found.that_run(problem.sessions)
+    ranked = [row for row in every if runs[row]] or _all_the_same(every, bench, found)
     homogeneous = [candidate_of(bench, found.choices[row], found.solution, row) for row in ranked[: RUNNER_UPS + 1]]
     mixed, notes = mixed_candidates(bench, _splits(found, ranked))
     best, runner_ups = _choose(homogeneous, mixed)
-    plan = _with_hybrid(best, found, bench)
+    chosen = [choice for choice, its in zip(found.choices, runs, strict=True) if its == runs[ranked[0]]]
+    plan, without = _with_hybrid(best, chosen, bench)
+    first = candidate_of(bench, found.choices[every[0]], found.solution, every[0])
     return PlanReport(
         best=plan,
         runner_ups=runner_ups,
-        relaxations=_relaxed(plan, found, ranked[0], bench),
+        relaxations=_relaxed(plan, found.choices[ranked[0]], chosen, bench),
         placement=place(problem.cluster, plan.plan, shared=plan.mode is Mode.COLOCATED),
         pruned=cuts.pruned(),
-        notes=notes,
+        notes=(*_refused(first, best, problem.sessions), *without, *notes),
         num_candidates=len(found.choices) + len(mixed),
+        against=problem.sessions.against(plan.plan, plan.mode) if problem.sessions else (),
     )
 
 
@@ -85,15 +103,15 @@ def evaluate_all(problem: PlanningProblem) -> tuple[Bench, Evaluated]:
     return bench, _evaluate(bench, train_leaves(bench, cuts), cuts)
 
 
-def _evaluate(bench: Bench, leaves: dict[int, TrainLeaf], cuts: Cuts) -> Evaluated:
-    choices = choices_of(bench, leaves)
+def _evaluate(bench: Bench, leaves: Leaves, cuts: Cuts) -> Evaluated:
+    choices = choices_of(bench, leaves.run) + choices_of(bench, leaves.refused)
     if not choices:
         raise ResourceError(_why_nothing(bench, leaves, cuts))
     options = options_of(choices)
     return Evaluated(choices=choices, options=options, solution=solve(options, bench.curves, bench.problem.regime))
 
 
-def _why_nothing(bench: Bench, leaves: dict[int, TrainLeaf], cuts: Cuts) -> str:
+def _why_nothing(bench: Bench, leaves: Leaves, cuts: Cuts) -> str:
     total = bench.problem.cluster.num_gpus
     if not bench.curves:
         missing = f"no rollout engine fits ({cuts.examples.get('engine fits', 'no degree is allowed')})"
@@ -102,9 +120,8 @@ def _why_nothing(bench: Bench, leaves: dict[int, TrainLeaf], cuts: Cuts) -> str:
         told = cuts.examples.get("memory") or (rules[0].example if rules else "no degree is allowed")
         missing = f"no training layout fits ({told})"
     else:
-        missing = (
-            f"the smallest training layout needs {min(leaves)} GPUs and leaves no engine of tp {min(bench.curves)} its place"
-        )
+        least, tp = leaves.least_gpus, min(bench.curves)
+        missing = f"the smallest training layout needs {least} GPUs and leaves no engine of tp {tp} its place"
     return f"no plan for {total} GPUs: {missing}; use more GPUs or a smaller model, or shorten rollout.max_context_tokens"
 
 
@@ -139,20 +156,47 @@ def _choose(homogeneous: Sequence[Candidate], mixed: Sequence[Candidate]) -> tup
     return best, tuple(sorted(others, key=lambda item: item.forecast.t_iter_s)[:RUNNER_UPS])
 
 
-def _with_hybrid(best: Candidate, found: Evaluated, bench: Bench) -> Candidate:
+def _with_hybrid(best: Candidate, choices: Sequence[Choice], bench: Bench) -> tuple[Candidate, tuple[str, ...]]:
+    """With as many hybrid replicas as it would want, of those that can be run; and what speaks against the others."""
     if best.mode is Mode.COLOCATED:
-        return best
-    replicas = hybrid_replicas(best, found.choices, found.options, bench)
-    plan = Plan(train=best.plan.train, rollout=best.plan.rollout, hybrid_replicas=replicas)
-    return Candidate(
-        mode=best.mode, streamed=best.streamed, plan=plan, slots_per_engine=best.slots_per_engine, forecast=best.forecast
+        return best, ()
+    wanted = hybrid_replicas(best, choices, bench)
+    against = hybrids_against(best, wanted, bench)
+    plan = replace(best.plan, hybrid_replicas=0 if against else wanted)
+    told = tuple(f"{wanted} hybrid replicas would be of use, and cannot be run: {reason}" for reason in against)
+    return replace(best, plan=plan), told
+
+
+def _all_the_same(every: list[int], bench: Bench, found: Evaluated) -> list[int]:
+    """Where no plan runs: all of them for a model that is only forecast. Raises `ResourceError` for another."""
+    sessions, first = bench.problem.sessions, found.choices[every[0]]
+    if sessions is None or sessions.model_is_refused:
+        return every
+    because = "; ".join(sessions.against(first.plan, first.mode))
+    raise ResourceError(
+        f"no plan that this version runs fits {bench.problem.cluster.num_gpus} GPUs; the best of those that it does not run "
+        f"would take {float(found.solution.forecast_s[every[0]]):.1f} s ({because}); use more GPUs or a smaller model"
     )
 
 
-def _relaxed(best: Candidate, found: Evaluated, row: int, bench: Bench) -> tuple[Relaxation, ...]:
+def _refused(first: Candidate, best: Candidate, sessions: Sessions | None) -> tuple[str, ...]:
+    """A faster plan that no session runs is told, and is not the answer."""
+    against = sessions.against(first.plan, first.mode) if sessions else ()
+    if not against:
+        return ()
+    if first.plan == best.plan and first.mode is best.mode:
+        return ("no plan that this version runs was found; this one it does not run: " + "; ".join(against),)
+    layout, ((tp, engines),) = first.plan.train, first.plan.rollout.engines
+    degrees = " ".join(f"{name} {size}" for name, size in (("cp", layout.cp), ("ep", layout.ep)) if size > 1)
+    words = f"tp {layout.tp} {degrees + ' ' if degrees else ''}pp {layout.pp} dp {layout.dp} + {engines} x tp {tp}, {first.mode}"
+    times = f"{first.forecast.t_iter_s:.1f} s instead of {best.forecast.t_iter_s:.1f} s"
+    return (f"{words} would take {times}, and this version does not run it: " + "; ".join(against),)
+
+
+def _relaxed(best: Candidate, choice: Choice, choices: Sequence[Choice], bench: Bench) -> tuple[Relaxation, ...]:
     if len(best.plan.rollout.engines) > 1:
         return ()
-    return relaxations(best.forecast.terms.binding, found.choices[row], found.choices, bench)
+    return relaxations(best.forecast.terms.binding, choice, choices, bench)
 
 
 def _moved_gpus(active: Plan | None, choice: Choice) -> int:

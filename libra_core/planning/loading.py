@@ -18,6 +18,7 @@ from libra_core.planning.history_file import read_history
 from libra_core.planning.lengths import length_table
 from libra_core.planning.problem import SENDING_SHARE, Cluster, Costs, ModelShape, PlanningProblem, Regime
 from libra_core.planning.run_costs import RunCosts, run_costs
+from libra_core.planning.runnable import Sessions
 from libra_core.types.forecast import Mode
 from libra_core.types.lengths import LengthRecord
 
@@ -69,6 +70,7 @@ def problem_of(config: LibraConfig, records: Sequence[LengthRecord], costs: RunC
         train_degrees=degrees,
         train_shape=costs.shape,
         active=plan_of(config),
+        sessions=Sessions(backend=config.backend.kind, model=model),
         router=_router(config),
         drift=config.planner.drift,
     )

@@ -22,11 +22,12 @@ def mixed_candidates(bench: Bench, splits: Sequence[Choice]) -> tuple[list[Candi
     problem = bench.problem
     if problem.router is None:
         return [], (_NO_ROUTER,)
-    if len(bench.curves) < 2 or not splits:
+    degrees = tuple(tp for tp in bench.curves if problem.sessions is None or not problem.sessions.against_degree(tp))
+    if len(degrees) < 2 or not splits:
         return [], ()
     requests = planning_requests(problem.lengths, problem.regime)
     cost = interval_cost(problem.costs.engines, requests, problem.regime)
-    solver = PartitionSolver(len(requests), tuple(bench.curves), cost)
+    solver = PartitionSolver(len(requests), degrees, cost)
     found: list[tuple[Candidate, Choice, Partition]] = []
     for split in splits:
         partition = solver.solve(problem.cluster.num_gpus - split.leaf.layout.num_gpus)

@@ -7,6 +7,7 @@ from typing import Protocol
 from libra_core.costs.api import Fit, StepCoefficients, TrainEstimate, TrainingLoad, TrainingShape
 from libra_core.planning.confusion import RouterSkill
 from libra_core.planning.lengths import LengthTable
+from libra_core.planning.runnable import Sessions
 from libra_core.types.forecast import Mode
 from libra_core.types.plan import Plan
 
@@ -113,6 +114,8 @@ class PlanningProblem:
     """What every training layout has besides its degrees: recomputation, sharded optimizer, sequence parallelism."""
     micro_batch_tokens: tuple[int, ...] = (4096, 8192, 16384, 32768, 65536)
     active: Plan | None = None
+    sessions: Sessions | None = None
+    """What would run the answer; None where every plan counts, as in studies of planners."""
     router: RouterSkill | None = None
     """Without one, mixed fleets are not candidates: sorted intervals would assume lengths that nobody knows."""
     drift: float = 1.3

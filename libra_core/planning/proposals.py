@@ -15,7 +15,7 @@ from libra_core.planning.joint_search import plan_resources
 from libra_core.planning.objective import solve
 from libra_core.planning.placement import most_engines
 from libra_core.planning.problem import PlanningProblem
-from libra_core.planning.training_tree import Cuts, TrainLeaf, of_fullest_replica, shape_of
+from libra_core.planning.training_tree import Cuts, TrainLeaf, of_fullest_replica, shape_in
 from libra_core.types.decision import Decision, Verdict
 from libra_core.types.forecast import Candidate, Mode
 from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
@@ -105,7 +105,7 @@ def forecast_as(bench: Bench, plan: Plan, *, mode: Mode, streamed: bool) -> Cand
     layout, rollout = at_work(plan)
     if len(rollout.engines) != 1:
         raise ConfigError(f"engines {dict(rollout.engines)} of several degrees have no forecast here; keep or replan by hand")
-    shape = shape_of(layout)
+    shape = shape_in(bench.problem.train_shape, layout)
     estimate = bench.problem.costs.trainer.estimate(shape, of_fullest_replica(bench.load, layout.dp))
     leaf = TrainLeaf(
         layout=layout,

@@ -26,7 +26,8 @@ from libra_core.costs.api import (
 )
 from libra_core.errors import ConfigError
 from libra_core.planning.problem import EngineCosts, TrainerCosts
-from libra_core.types.plan import Plan, TrainLayout
+from libra_core.planning.training_tree import shape_in
+from libra_core.types.plan import Plan
 
 _CPU_DEVICE = "cpu_host"
 _VALUE_BYTES = {"float32": 4.0, "bfloat16": 2.0}
@@ -104,13 +105,6 @@ def kernel_costs(config: LibraConfig, model: ModelFacts, why: str) -> RunCosts:
 def device_of(config: LibraConfig) -> str:
     """`planner.device`, or this host on the CPU backend."""
     return _CPU_DEVICE if config.backend.kind == "cpu" else config.planner.device
-
-
-def shape_in(base: TrainingShape, layout: TrainLayout) -> TrainingShape:
-    """A layout with everything else as in `base`."""
-    degrees = {"tp": layout.tp, "pp": layout.pp, "dp": layout.dp, "cp": layout.cp, "ep": layout.ep}
-    rest = {name: getattr(base, name) for name in ("recompute", "distributed_optimizer", "sequence_parallel", "uneven_stages")}
-    return TrainingShape(**degrees, **rest, micro_batch_tokens=layout.micro_batch_tokens)
 
 
 def engine_degrees(costs: RunCosts, most: int) -> tuple[int, ...]:

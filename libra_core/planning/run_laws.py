@@ -6,8 +6,9 @@ from dataclasses import replace
 from libra_core.config import LibraConfig
 from libra_core.costs.api import EngineLimits, ModelFacts, load_model
 from libra_core.errors import ConfigError
-from libra_core.planning.run_costs import RunCosts, kernel_costs, run_costs, shape_in
+from libra_core.planning.run_costs import RunCosts, kernel_costs, run_costs
 from libra_core.planning.run_forecast import EngineOfRun, FleetLaw, RunLaws, TrainerLaw
+from libra_core.planning.training_tree import shape_in
 from libra_core.types.plan import Plan
 
 

@@ -3,7 +3,7 @@
 Every cut branch leaves the rule and a sentence. A leaf is a layout that fits; the best leaf is the fastest one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from libra_core.costs.api import TrainEstimate, TrainingLoad, TrainingShape
@@ -46,8 +46,23 @@ class Cuts:
 
 def best_leaf(problem: PlanningProblem, num_gpus: int, load: TrainingLoad, cuts: Cuts) -> TrainLeaf | None:
     """The fastest layout on exactly `num_gpus` GPUs; a tie goes to less model parallelism. None when nothing fits."""
+    return _fastest(leaves(problem, num_gpus, load, cuts))
+
+
+def best_leaves(
+    problem: PlanningProblem, num_gpus: int, load: TrainingLoad, cuts: Cuts
+) -> tuple[TrainLeaf | None, TrainLeaf | None]:
+    """As `best_leaf`: the fastest that sessions run, and a faster one that they do not, where there is one."""
+    found, sessions = list(leaves(problem, num_gpus, load, cuts)), problem.sessions
+    best = _fastest(found)
+    if best is None or sessions is None or not sessions.against_layout(best.layout):
+        return best, None
+    return _fastest(leaf for leaf in found if not sessions.against_layout(leaf.layout)), best
+
+
+def _fastest(found: Iterable[TrainLeaf]) -> TrainLeaf | None:
     best: TrainLeaf | None = None
-    for leaf in leaves(problem, num_gpus, load, cuts):
+    for leaf in found:
         if best is None or leaf.t_train_s < best.t_train_s * (1 - 1e-9):
             best = leaf
     return best
@@ -154,16 +169,16 @@ def _leaf(shape: TrainingShape, estimate: TrainEstimate) -> TrainLeaf:
     )
 
 
+def shape_in(base: TrainingShape, layout: TrainLayout) -> TrainingShape:
+    """The evaluator's view of a layout, with everything but its degrees as in `base`."""
+    degrees = {"tp": layout.tp, "pp": layout.pp, "dp": layout.dp, "cp": layout.cp, "ep": layout.ep}
+    rest = {name: getattr(base, name) for name in ("recompute", "distributed_optimizer", "sequence_parallel", "uneven_stages")}
+    return TrainingShape(**degrees, **rest, micro_batch_tokens=layout.micro_batch_tokens)
+
+
 def shape_of(layout: TrainLayout) -> TrainingShape:
-    """The evaluator's view of a layout."""
-    return TrainingShape(
-        tp=layout.tp,
-        pp=layout.pp,
-        dp=layout.dp,
-        cp=layout.cp,
-        ep=layout.ep,
-        micro_batch_tokens=layout.micro_batch_tokens,
-    )
+    """As `shape_in`, with nothing besides the degrees."""
+    return shape_in(TrainingShape(), layout)
 
 
 def _name(shape: TrainingShape) -> str:

@@ -135,3 +135,5 @@ class PlanReport:
     pruned: tuple[Pruned, ...]
     notes: tuple[str, ...]
     num_candidates: int
+    against: tuple[str, ...] = ()
+    """Why this version cannot run the best plan; empty but where it can run none at all."""

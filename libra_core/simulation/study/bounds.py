@@ -32,7 +32,7 @@ def fluid_tokens_per_s(study: StudyConfig, truth: Truth, work: Trajectories, blo
 def _least_slowdown(study: StudyConfig, truth: Truth, work: Trajectories) -> float:
     """By tensor parallelism and pipeline bubbles, of the best layout that fits any number of GPUs."""
     bench = open_bench(problem(study, SystemConfig(about="any"), length_table_of(work)), Cuts())
-    layouts = [leaf.layout for leaf in train_leaves(bench, Cuts()).values()]
+    layouts = [leaf.layout for leaf in train_leaves(bench, Cuts()).run.values()]
     tokens = float(work.total_tokens.mean()) * study.batch
     return min(truth.trainer.tp_time[layout.tp] / (1.0 - bubble_share(layout, tokens)) for layout in layouts)
 
