@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from libra_core.config import LibraConfig, plan_of
 from libra_core.config.loading import validate_config
-from libra_core.costs.api import ModelFacts, load_model
+from libra_core.costs.api import ModelFacts, TrainingShape, load_model
 from libra_core.engines.model_folder import check_divides
 from libra_core.errors import ConfigError, ResourceError
 from libra_core.planning.joint_search import plan_resources
@@ -108,9 +108,8 @@ def test_the_predicate_refuses_what_the_configuration_and_the_model_folder_refus
     tp: int, pp: int, engines: dict[int, int], hybrids: int, mode: Mode, backend: Backend, model: str
 ) -> None:
     plan = Plan(train=TrainLayout(tp=tp, pp=pp), rollout=RolloutLayout.of(engines.items()), hybrid_replicas=hybrids)
-    facts, asked = load_model(model), base(model, backend, 16, 8)
+    facts, asked, shape = load_model(model), base(model, backend, 16, 8), TrainingShape()
     of = replace(candidate(plan, 1.0), mode=mode)
-    shape = load_problem(validate_config(asked)).problem.train_shape
     against = runnable(plan, facts, backend, mode=mode)
     assert bool(against) == bool(refusal(asked, of, shape, facts)), (against, refusal(asked, of, shape, facts))
 
