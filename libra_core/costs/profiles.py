@@ -226,7 +226,7 @@ def _read_yaml(file: Path) -> Values:
 
 def _read_json(file: Path) -> Values:
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
+        values = json.loads(file.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file} is not readable JSON: {error}") from None
     return cast(Values, values)

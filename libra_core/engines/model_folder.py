@@ -1,8 +1,9 @@
 """What an HF model folder holds, checked without torch before anything heavy starts."""
 
 import json
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +51,15 @@ def read_model_facts(path: str | Path) -> ModelFacts:
         raise ModelFolderError(f"{folder}: model_type is {model_type!r}, but Libra trains {', '.join(FAMILIES)}")
     _refuse_variants(folder, values)
     try:
-        return _facts(model_type, values)
-    except (KeyError, TypeError, ValueError) as error:
+        facts = _facts(model_type, values)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ModelFolderError(f"{folder}/config.json lacks a usable value: {error}; export the model again") from None
+    for name, value in asdict(facts).items():
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and not 0 < value < math.inf:
+            raise ModelFolderError(
+                f"{folder}/config.json: {name} is {value}, but must be above 0 and finite; export the model again"
+            )
+    return facts
 
 
 def check_model_folder(path: str | Path, *, layout: LayoutConfig, engine_degrees: Sequence[int] = ()) -> ModelFacts:
@@ -99,7 +106,7 @@ def weight_files(folder: Path) -> dict[str, Path]:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         try:
-            names = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+            names = dict(json.loads(index.read_text(encoding="utf-8-sig"))["weight_map"])
         except (ValueError, KeyError, TypeError):
             raise ModelFolderError(f"{index} is not a readable weight index; download the model again") from None
         missing = sorted({file for file in names.values() if not (folder / file).is_file()})
@@ -132,7 +139,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if not file.is_file():
         raise ModelFolderError(f"{folder} has no config.json; point model.path at an HF model folder")
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
+        values = json.loads(file.read_text(encoding="utf-8-sig"))
     except (ValueError, OSError) as error:
         raise ModelFolderError(f"{file} is not readable JSON ({error}); export the model again") from None
     if not isinstance(values, dict):

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -299,6 +300,8 @@ class AgentLoop:
             self.logprobs.extend([0.0] * len(token_ids))
 
     def _append_turn(self, turn: GeneratedTurn) -> None:
+        if not all(map(math.isfinite, turn.logprobs)):
+            raise EngineLostError(f"{self.current} gave a token of {self.trajectory_id} a log-probability that is not finite")
         offset = len(self.token_ids)
         self._append(turn.token_ids, sampled=True)
         self.logprobs.extend(turn.logprobs)

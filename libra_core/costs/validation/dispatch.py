@@ -43,5 +43,5 @@ def validate(device_name: str, data: Path) -> ValidationReport:
 
 
 def _columns(file: Path) -> list[str]:
-    with file.open(encoding="utf-8", newline="") as stream:
+    with file.open(encoding="utf-8-sig", newline="") as stream:
         return next(csv.reader(stream), [])

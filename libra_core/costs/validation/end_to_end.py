@@ -60,7 +60,7 @@ def validate_end_to_end(device: DeviceProfile, file: Path) -> ValidationReport:
     """Raises `ConfigError` when no row is comparable."""
     left_out: Counter[str] = Counter()
     rows: list[ServedRow] = []
-    for raw in csv.DictReader(file.open(encoding="utf-8", newline="")):
+    for raw in csv.DictReader(file.open(encoding="utf-8-sig", newline="")):
         reason = _not_comparable(raw)
         if reason:
             left_out[reason] += 1

@@ -16,7 +16,7 @@ BOUND = 0.05
 def validate_engine(device: DeviceProfile, file: Path) -> ValidationReport:
     """Fit `a + b·batch + c·context` on all cells but one (batch, context) at a time, forecast that one; CPU milliseconds."""
     groups: dict[tuple[str, str], list[dict[str, str]]] = {}
-    for row in csv.DictReader(file.open(encoding="utf-8", newline="")):
+    for row in csv.DictReader(file.open(encoding="utf-8-sig", newline="")):
         groups.setdefault((row["model"], row["dtype"]), []).append(row)
     figures = [_left_out_cells(f"decode_step {model} {dtype}", rows) for (model, dtype), rows in groups.items()]
     if not figures:

@@ -59,7 +59,7 @@ def validate_training(device: DeviceProfile, file: Path) -> ValidationReport:
     left_out: Counter[str] = Counter()
     rows: list[TrainingRow] = []
     ideal = with_values(device, training_efficiency=1.0)
-    for raw in csv.DictReader(file.open(encoding="utf-8", newline="")):
+    for raw in csv.DictReader(file.open(encoding="utf-8-sig", newline="")):
         reason = _not_comparable(raw, device)
         if reason:
             left_out[reason] += 1

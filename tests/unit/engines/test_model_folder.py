@@ -159,3 +159,23 @@ def test_a_tied_head_is_not_among_the_exported_tensors(tmp_path: Path) -> None:
     assert untied.keys() - tied.keys() == {"lm_head.weight"}
     assert tied["model.layers.0.self_attn.q_proj.weight"] == (192, 128)
     assert tied["model.layers.3.mlp.down_proj.weight"] == (128, 256)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"vocab_size": 0}, "vocab_size is 0, but must be above 0 and finite"),
+        ({"num_hidden_layers": -4}, "num_layers is -4"),
+        ({"rms_norm_eps": float("nan")}, "norm_epsilon is nan"),
+        ({"hidden_size": float("inf")}, "lacks a usable value"),
+        ({"rope_parameters": {"rope_theta": float("inf")}}, "rope_theta is inf"),
+    ],
+)
+def test_numbers_of_the_model_are_ones_to_calculate_with(tmp_path: Path, changed: dict[str, Any], says: str) -> None:
+    assert says in sentence(folder(tmp_path, **changed))
+
+
+def test_a_byte_order_mark_in_config_json_does_no_harm(tmp_path: Path) -> None:
+    path = folder(tmp_path) / "config.json"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read_model_facts(tmp_path).num_layers == 4

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -340,3 +341,11 @@ def test_a_prompt_that_fills_the_context_is_never_answered_for() -> None:
     assert trajectory.failure is not None
     assert trajectory.failure.kind is FailureKind.PROMPT
     assert "prompt p of t has 3 tokens and leaves no room" in trajectory.failure.message
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_a_log_probability_that_is_not_finite_is_the_engines_failure(value: float) -> None:
+    trajectory, _ = run_loop([replace(turn(10, END), logprobs=(-1.0, value))])
+    assert trajectory.failure is not None
+    assert trajectory.failure.kind is FailureKind.ENGINE
+    assert trajectory.failure.message == "engine-0 gave a token of t a log-probability that is not finite"
