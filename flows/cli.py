@@ -62,8 +62,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="End stdout with one JS
 
 
 def _above_zero(value: float | None) -> float | None:
-    if value is not None and value <= 0:
-        raise typer.BadParameter(f"{value:g} is not above 0")
+    if value is not None and not 0 < value < float("inf"):
+        raise typer.BadParameter(f"{value:g} is not a finite number above 0")
     return value
 
 

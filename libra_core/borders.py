@@ -11,6 +11,7 @@ import reprlib
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any, Final
 
 from libra_core.errors import BorderError, ConfigError, PromptError
@@ -19,6 +20,7 @@ from libra_core.types.trajectory import Prompt, ToolCall, ToolReturn, ToolStatus
 MOST: Final = 1e9
 """Of a reward, a count or a number of seconds: far beyond any that is meant, and safe in every sum and square."""
 _LONGEST_NAME: Final = 64
+_NUMBERS: Final = (numbers.Real, Decimal)
 _EPISODE: Final = ("step", "submission", "close")
 
 
@@ -104,7 +106,14 @@ def prompt_of(value: Any, vocabulary: int | None) -> Prompt:
     if not isinstance(value, Prompt):
         raise BorderError(f"the source of prompts gave {_shown(value)}; it gives a Prompt")
     who = f"prompt {value.prompt_id}"
-    return replace(value, token_ids=_ids(_listed(value.token_ids, who), who, vocabulary))
+    for name in ("prompt_id", "text", "kind", "instance"):
+        if not _are_texts(given := getattr(value, name)):
+            raise BorderError(f"{who} has {name} = {_shown(given)}; it is a text")
+    answers: Any = value.answers
+    if not isinstance(answers, (tuple, list)) or not _are_texts(*answers):
+        raise BorderError(f"{who} has the answers {_shown(answers)}; they are a list of texts, which may be empty")
+    tokens = _ids(_listed(value.token_ids, who), who, vocabulary)
+    return replace(value, token_ids=tokens, answers=tuple(answers))
 
 
 def cut_middle(token_ids: Sequence[int], mark: tuple[int, ...], max_tokens: int) -> tuple[int, ...]:
@@ -149,15 +158,15 @@ def _whole(value: Any, whose: str) -> int:
 
 def _number(value: Any, said: str, takes: str, *, least: float) -> float:
     found = value
-    if not isinstance(value, numbers.Real) and callable(getattr(value, "item", None)):
+    if not isinstance(value, _NUMBERS) and callable(getattr(value, "item", None)):
         try:
             found = value.item()
-        except (TypeError, ValueError, RuntimeError):
+        except Exception:  # whatever user code raises there, it gave no number
             found = None
-    if isinstance(found, numbers.Real):
+    if isinstance(found, _NUMBERS):
         try:
             number = float(found)
-        except (OverflowError, ValueError):
+        except (OverflowError, TypeError, ValueError):
             number = math.nan
         if least <= number <= MOST:
             return number
@@ -170,7 +179,8 @@ def _are_texts(*values: Any) -> bool:
 
 
 def _named(name: str) -> str:
-    return name[:_LONGEST_NAME]
+    """Short, and of characters that every log and file takes."""
+    return name[:_LONGEST_NAME].encode(errors="replace").decode()
 
 
 def _shown(value: Any) -> str:
@@ -222,12 +232,15 @@ def is_readable(text: str) -> bool:
 
 def half_pair(value: Any) -> str | None:
     """The first text in a JSON value that holds half of a surrogate pair, which no tokenizer and no file takes; None without."""
-    match value:
-        case str():
-            return value if any("\ud800" <= character <= "\udfff" for character in value) else None
-        case dict():
-            return next((found for item in (*value, *value.values()) if (found := half_pair(item)) is not None), None)
-        case list():
-            return next((found for item in value if (found := half_pair(item)) is not None), None)
-        case _:
-            return None
+    left = [value]
+    while left:
+        match left.pop():
+            case str() as text if any("\ud800" <= character <= "\udfff" for character in text):
+                return text
+            case dict() as items:
+                left += [*items, *items.values()]
+            case list() as items:
+                left += items
+            case _:
+                pass
+    return None

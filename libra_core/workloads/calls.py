@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from libra_core.borders import half_pair
 from libra_core.types.trajectory import ToolCall
 from libra_core.workloads.spoken import said_aloud
 
@@ -64,6 +65,8 @@ def _from_json(text: str) -> ToolCall:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
         return malformed(f"the call is not JSON: {str(error)[:200]}")
+    if half_pair(value) is not None:
+        return malformed("the call holds half of a surrogate pair")
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return malformed('the call must be an object with "name" and "arguments"')
     arguments = value.get("arguments", value.get("parameters", {}))
@@ -72,6 +75,8 @@ def _from_json(text: str) -> ToolCall:
             arguments = json.loads(arguments)
         except (ValueError, RecursionError):
             return malformed('"arguments" is a text that is not JSON', value["name"][:64])
+        if half_pair(arguments) is not None:
+            return malformed('"arguments" hold half of a surrogate pair', value["name"][:64])
     if not isinstance(arguments, dict):
         return malformed('"arguments" must be an object', value["name"][:64])
     return ToolCall(tool=value["name"][:64], argument=json.dumps(arguments))

@@ -1,5 +1,6 @@
 """Rows of a data file in any of the formats that data sets come in: parquet, JSON lines, a JSON list, each also gzipped."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -64,12 +65,21 @@ def _without_ending(name: str) -> str:
 def row_key(row: Row, number: int, where: str, *, names: Sequence[str] = ("id", "_id")) -> str:
     """The row's own id; without one its place, written so that it equals no id."""
     for name in names:
-        value = row.get(name)
+        value = _whole(row.get(name))
         if isinstance(value, bool) or not isinstance(value, (str, int, type(None))):
             raise ConfigError(f"{where}: {name} is {value!r}; an id is a text or a whole number")
         if value is not None and str(value).strip():
             return str(value).strip()
     return f"#{number}"
+
+
+def _whole(value: Any) -> Any:
+    """A table with rows that have no id holds its whole numbers as floats, and nan where there is none."""
+    if not isinstance(value, float):
+        return value
+    if math.isnan(value):
+        return None
+    return int(value) if value.is_integer() and abs(value) < 2**53 else value
 
 
 class Keyed(Protocol):

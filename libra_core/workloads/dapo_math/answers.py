@@ -9,28 +9,58 @@ from typing import Final
 
 _COLON: Final = "[:\uff1a\ufe55\u2236]"
 """Plain, full-width, small, and the ratio sign."""
-_DRESS: Final = r"[ \t*_>#`]*"
+_GAP: Final = r" \t\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000"
+"""Spaces within a line, for a class of characters."""
+_DRESS: Final = rf"[{_GAP}*_>#`]*"
+_LISTED: Final = rf"(?:(?:[-+\u2022\u2013]|\d{{1,3}}[.)]){_DRESS})?"
+_IS: Final = r"(?:is\b|\u662f|\u4e3a)"
 _ANSWER_LINE: Final = re.compile(
-    rf"^{_DRESS}(?:the[ \t]+)?(?:final[ \t]+)?(?:answer|\u7b54\u6848){_DRESS}(?:is|\u662f|\u4e3a)?{_DRESS}{_COLON}", re.I | re.M
+    rf"^{_DRESS}{_LISTED}(?:the[{_GAP}]+)?(?:final[{_GAP}]+)?(?:answer|\u7b54\u6848){_DRESS}(?:{_IS}{_DRESS})?{_COLON}",
+    re.I | re.M,
 )
-_LOOSE_LINE: Final = re.compile(rf"^{_DRESS}(?:final[ \t]+)?answer\b{_DRESS}(?:is\b)?", re.I | re.M)
-"""Without a colon; read only where there is neither a box nor a line with one."""
+_LOOSE_LINE: Final = re.compile(
+    rf"^{_DRESS}{_LISTED}(?:final[{_GAP}]+)?answer\b(?!{_DRESS}{_COLON}){_DRESS}(?:{_IS}|=)?|(?:\banswer|\u7b54\u6848){_DRESS}{_IS}",
+    re.I | re.M,
+)
+"""Without a colon, or said in a sentence; read only where there is neither a box nor a line with one."""
+_HEADING: Final = re.compile(rf"^{_DRESS}(?:final[{_GAP}]+)?answer{_DRESS}$", re.I | re.M)
+_SAID: Final = re.compile(rf"^(?:so[,{_GAP}]+)?(?:the[{_GAP}]+)?(?:final[{_GAP}]+)?answer{_DRESS}is\b{_DRESS}{_COLON}?", re.I)
+"""A sentence after the colon, as few-shot prompts have it: `Final Answer: The final answer is 42. I hope it is correct.`"""
+_SENTENCE_END: Final = re.compile(r"[.\u3002](?=\s+[A-Z]|\s*$)")
+_INVISIBLE: Final = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
 _HASHES: Final = re.compile(r"^####[ \t]*(?=[^\s#])", re.M)
-_BOX: Final = re.compile(r"\\(?:boxed|fbox|framebox)[ \t]*(?=\{)|\\boxed[ \t]+(?=[^\s{])")
+_BOX: Final = re.compile(r"\\(?:boxed|fbox|framebox)[ \t]*(?=\{)|\\boxed(?:[ \t]+(?=[^\s{])|(?=\d))")
 _BOXED_WORD: Final = re.compile(r"[^\s$]+")
+_EMPTY_BOX: Final = re.compile(r"\$*\\(?:boxed|fbox|framebox)[ \t]*\{\s*\}\$*")
+_WORN: Final = " \t\r*_`\u00a0\u202f\u2009\u3000"
 _MAX_ANSWER: Final = 1000
 _UNITS: Final = re.compile(r"\\(?:text|mbox|mathrm)\{\s*[a-zA-Z .]*\}\s*$")
-_NUMBER: Final = re.compile(r"^[+-]?(?:\d+(?:\.\d*)?|\.\d+)$", re.A)
+_NUMBER: Final = re.compile(r"^[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?$", re.A)
 _RATIO: Final = re.compile(r"^([+-]?\d+)\s*/\s*(\d+)$", re.A)
+_MIXED: Final = re.compile(r"^([+-]?)(\d+) (\d+)/(\d+)$", re.A)
 _LATEX_RATIO: Final = re.compile(r"^([+-]?)\\[dt]?frac(?:\{([+-]?\d+)\}\{(\d+)\}|(\d)(\d))$", re.A)
 _ASSIGNED: Final = re.compile(r"^[a-zA-Z]\s*=\s*(?=[^=])")
-_THOUSANDS: Final = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:,(?:\\!)?|\{,\}|\\,)\d{3})+(?!\d|,\d|\{,\})", re.A)
+_THOUSANDS: Final = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:,(?:\\!)?|\{,\}|\\[,;: ]|[ ~])\d{3})+(?![ ]?[\d/]|,\d|\{,\})", re.A)
+_DEGREES: Final = re.compile(r"(?:\u00b0|\^\s*(?:\\circ|\{\s*\\circ\s*\}))$")
+_SIGNS: Final = {
+    **dict.fromkeys("\u2212\u2010\u2012\u2013", "-"),
+    "\u221e": "\\infty ",
+    "\u222a": "\\cup ",
+    "\u2229": "\\cap ",
+    "\u2208": "\\in ",
+    "\u00d7": "\\times ",
+    "\u22c5": "\\cdot ",
+    "\u2264": "\\le ",
+    "\u2265": "\\ge ",
+    "\u2260": "\\ne ",
+}
+_ROOT: Final = re.compile(r"\u221a\s*(?:\(([^()]*)\)|(\d+|[a-z]))", re.A)
 
 
 _SUPERSCRIPTS: Final = "\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207a\u207b\u207d\u207e\u207f\u2071"
 _RAISED: Final = re.compile(f"[{_SUPERSCRIPTS}]+")
 _LOWERED: Final = re.compile("[\u2080-\u208e\u2090-\u209c]+")
-_VULGAR: Final = re.compile("(\\d*)[ \u00a0]?([\u00bc-\u00be\u2150-\u215e\u2189])", re.A)
+_VULGAR: Final = re.compile("(?:(?<!\\d)(\\d{1,9})[ \u00a0]?)?([\u00bc-\u00be\u2150-\u215e\u2189])", re.A)
 
 
 class NoAnswer(StrEnum):
@@ -60,13 +90,14 @@ def extract_answer(text: str) -> Extraction:
     """The last `\\boxed{…}` or line `Answer: …`, whichever comes last; a line `#### …` where nothing is boxed; else a line
     `Answer is …`. Linear in the text's length.
     """
+    text = text if text.isascii() else _INVISIBLE.sub("", text)
     if not text.strip():
         return Extraction(answer=None, reason=NoAnswer.EMPTY)
     box = _last_box(text)
     line = _last_line(text, _ANSWER_LINE)
     hashes = None if box else _last_line(text, _HASHES)
     found = max((each for each in (box, line, hashes) if each), key=lambda each: each.place, default=None)
-    found = found or _last_line(text, _LOOSE_LINE)
+    found = found or _last_line(text, _HEADING) or _last_line(text, _LOOSE_LINE)
     if found is None:
         return Extraction(answer=None, reason=NoAnswer.MISSING)
     if found.text is None:
@@ -114,12 +145,15 @@ def _braced(text: str, start: int) -> str | None:
 def _last_line(text: str, pattern: re.Pattern[str]) -> _Found | None:
     """What follows the last match of `pattern` on its line, or else on the next one that is not empty."""
     for start in reversed([found.end() for found in pattern.finditer(text)]):
-        rest = text[start : start + 3 * _MAX_ANSWER].lstrip(" \t*_`\r")
-        if rest.startswith("\n") and pattern is _ANSWER_LINE:
+        rest = text[start : start + 3 * _MAX_ANSWER].lstrip(_WORN)
+        if rest.startswith("\n") and pattern in (_ANSWER_LINE, _HEADING):
             rest = rest.lstrip()
         line = rest.partition("\n")[0]
-        answer = line.strip(" \t\r*_`").rstrip(".\u3002").rstrip(" *_`")
-        if answer:
+        said = _SAID.match(line)
+        if said or pattern is _LOOSE_LINE:
+            line = _SENTENCE_END.split(line[said.end() if said else 0 :], maxsplit=1)[0]
+        answer = line.strip(_WORN).rstrip(".\u3002").rstrip(_WORN)
+        if answer and not _EMPTY_BOX.fullmatch(answer):
             return _Found(place=start, text=answer)
     return None
 
@@ -132,7 +166,7 @@ def tidy(answer: str) -> str:
     text = spelled_out(answer).strip()
     text = text.removeprefix("\\(").removesuffix("\\)").removeprefix("\\[").removesuffix("\\]").strip().strip("$").strip()
     text = text.replace("\\$", "").replace("\\left", "").replace("\\right", "")
-    text = re.sub(r"\\?%$", "", text).strip()
+    text = _DEGREES.sub("", re.sub(r"\\?%$", "", text)).strip()
     text = _UNITS.sub("", text) or text
     text = _without_thousands(text).replace("\\!", "")
     text = _ASSIGNED.sub("", text)
@@ -147,12 +181,14 @@ def spelled_out(text: str) -> str:
         return text
     text = _RAISED.sub(lambda found: f"^{{{unicodedata.normalize('NFKC', found.group())}}}", text)
     text = _LOWERED.sub(lambda found: f"_{{{unicodedata.normalize('NFKC', found.group())}}}", text)
-    text = unicodedata.normalize("NFKC", _VULGAR.sub(_as_ratio, text)).replace("\u2212", "-")
-    return "".join(_ascii_digit(character) for character in text if unicodedata.category(character) != "Cf")
+    text = unicodedata.normalize("NFKC", _VULGAR.sub(_as_ratio, text))
+    text = "".join(_ascii_digit(character) for character in text if unicodedata.category(character) != "Cf")
+    text = _ROOT.sub(lambda found: f"\\sqrt{{{found.group(1) or found.group(2) or ''}}}", text)
+    return "".join(_SIGNS.get(character, character) for character in text)
 
 
 def _as_ratio(found: re.Match[str]) -> str:
-    whole, sign = found.groups()
+    whole, sign = found.group(1) or "", found.group(2)
     above, _, below = unicodedata.normalize("NFKC", sign).partition("\u2044")
     if not below:
         return found.group()
@@ -208,6 +244,9 @@ def _number(text: str) -> Fraction | None:
         return Fraction(text)
     if (found := _RATIO.match(text)) and int(found.group(2)):
         return Fraction(int(found.group(1)), int(found.group(2)))
+    if (found := _MIXED.match(text)) and int(found.group(4)):
+        whole = int(found.group(2)) + Fraction(int(found.group(3)), int(found.group(4)))
+        return -whole if found.group(1) == "-" else whole
     if found := _LATEX_RATIO.match(text):
         sign, above, below, short_above, short_below = found.groups()
         numerator, denominator = int(above or short_above), int(below or short_below)

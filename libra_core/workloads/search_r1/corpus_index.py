@@ -16,7 +16,7 @@ from libra_core.workloads.search_r1.passages import Passage
 from libra_core.workloads.search_r1.retrieval import document_terms, query_terms
 from libra_core.workloads.work_clock import in_thread
 
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 """Raised when terms or files change."""
 _DONE: Final = "complete.json"
 

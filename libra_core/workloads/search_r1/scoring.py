@@ -10,6 +10,8 @@ from typing import Final
 from libra_core.workloads.search_r1.words import split_unspaced
 
 _ARTICLES: Final = re.compile(r"\b(a|an|the)\b")
+_MINUS: Final = "\u2212"
+"""Left out as the hyphen is."""
 _ASCII_PUNCTUATION: Final = frozenset(string.punctuation)
 
 
@@ -25,7 +27,7 @@ def comparable(text: str) -> str:
 
 def one_form(text: str) -> str:
     """Case, width, ligatures, composed or combining marks, digits of other scripts and marks without width all alike."""
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold().replace("i\u0307", "i"))
     return "".join(_one_digit(character) for character in folded if unicodedata.category(character) != "Cf")
 
 
@@ -50,7 +52,7 @@ def _without_punctuation(text: str) -> str:
 
 
 def _is_punctuation(character: str) -> bool:
-    return character in _ASCII_PUNCTUATION or unicodedata.category(character).startswith("P")
+    return character in _ASCII_PUNCTUATION or character == _MINUS or unicodedata.category(character).startswith("P")
 
 
 def _one_digit(character: str) -> str:

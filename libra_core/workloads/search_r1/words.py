@@ -19,6 +19,11 @@ _WITHOUT_SPACES: Final = re.compile(
     "\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"  # Han
 )
 _LETTER_WITH: Final = re.compile(r"LATIN SMALL LETTER ([A-Z]) WITH ")
+_SPELT_OUT: Final = str.maketrans(
+    {"\u0131": "i", "\u00e6": "ae", "\u0153": "oe", "\u00fe": "th", "\u00f0": "d"}
+    | dict.fromkeys("\u02bb\u02bc\u02bd\u02be\u02bf", "'")
+)
+"""Letters of Latin that keyboards lack, as they are written there."""
 _FOLDED_SCRIPTS: Final = ("LATIN", "GREEK", "ARABIC", "HEBREW")
 """Their marks are left out as often as written; elsewhere a mark makes another letter."""
 _DIAERESIS: Final = "\u0308"
@@ -47,7 +52,7 @@ def folded(text: str) -> str:
     """Without differences of case, width and accent that writers make at will."""
     plain: list[str] = []
     base = ""
-    for character in unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", text).casefold()):
+    for character in unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", text).casefold().translate(_SPELT_OUT)):
         category = unicodedata.category(character)
         if category == "Cf":
             continue
@@ -108,7 +113,9 @@ def _any_word() -> "re.Pattern[str]":
 
 @cache
 def _plain_letter(character: str) -> str:
-    """`ł`, `ø` and `đ` have no accent that could be taken off; their names tell their letter."""
+    """`ł`, `ø` and `đ` have no accent that could be taken off; their names tell their letter. Digits of any script are digits."""
+    if not character.isascii() and (digit := unicodedata.decimal(character, None)) is not None:
+        return str(digit)
     found = None if character.isascii() else _LETTER_WITH.match(unicodedata.name(character, ""))
     return found.group(1).lower() if found else character
 

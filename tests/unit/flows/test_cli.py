@@ -60,7 +60,10 @@ def test_config_show_fills_in_defaults(tmp_path: Path) -> None:
 def test_a_goal_of_whatif_that_is_not_above_zero_has_no_traceback(goal: str) -> None:
     code, _, err = _run("whatif", "configs/study/48gpu.yaml", goal, "-1")
     assert code == 2
-    assert "-1 is not above 0" in err
+    assert "-1 is not a finite number above 0" in err
+    code, _, err = _run("whatif", "configs/study/48gpu.yaml", goal, "nan")
+    assert code == 2
+    assert "nan is not a finite number" in err
 
 
 def test_wrong_usage_has_no_traceback() -> None:

@@ -10,13 +10,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libra_core.borders import ReturnBounds, call_of, cut_middle, episode_of, prompt_of, return_of, reward_of, submission_of
+from libra_core.borders import (
+    ReturnBounds,
+    call_of,
+    cut_middle,
+    episode_of,
+    half_pair,
+    prompt_of,
+    return_of,
+    reward_of,
+    submission_of,
+)
 from libra_core.errors import BorderError
 from libra_core.types.ids import PromptId
 from libra_core.types.trajectory import Prompt, ToolCall, ToolReturn, ToolStatus
 
 BOUNDS = ReturnBounds(max_tokens=100, vocabulary=1000, mark=(7, 7))
 RETURN = ToolReturn(tool="search", status=ToolStatus.OK, token_ids=(1, 2), duration_s=0.5)
+
+
+class _Raising:
+    def item(self) -> float:
+        raise KeyError("score")
+
+
 ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.complex_numbers(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=2),
@@ -24,7 +41,7 @@ ANY = st.recursive(
 )
 
 
-@pytest.mark.parametrize("value", [1, 0.5, True, -2.0, np.float32(0.5), np.int64(3), np.array(1.0)])
+@pytest.mark.parametrize("value", [1, 0.5, True, -2.0, np.float32(0.5), np.int64(3), np.array(1.0), Decimal("0.5")])
 def test_numbers_are_rewards(value: Any) -> None:
     reward = reward_of(value, "g1.0.0")
     assert type(reward) is float
@@ -49,6 +66,9 @@ def test_numbers_are_rewards(value: Any) -> None:
         1e308,
         1j,
         Decimal("NaN"),
+        Decimal("sNaN"),
+        np.timedelta64(1, "s"),
+        _Raising(),
     ],
 )
 def test_what_is_no_finite_number_is_no_reward(value: Any) -> None:
@@ -141,3 +161,35 @@ def test_episodes_calls_and_submissions_are_what_the_port_says() -> None:
     with pytest.raises(BorderError, match="the submission of t is None"):
         submission_of(None, "t")
     assert call_of(None, "t") is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"answers": "Paris"}, "has the answers 'Paris'; they are a list of texts"),
+        ({"answers": None}, "has the answers None"),
+        ({"answers": (42,)}, r"has the answers \(42,\)"),
+        ({"text": None}, "has text = None; it is a text"),
+        ({"kind": 3}, "has kind = 3"),
+        ({"prompt_id": None}, "has prompt_id = None"),
+    ],
+)
+def test_a_prompt_is_made_of_texts(changed: dict[str, Any], says: str) -> None:
+    prompt = Prompt(prompt_id=PromptId("p"), token_ids=(1,), text="q", answers=("Paris",))
+    assert prompt_of(replace(prompt, answers=["Paris"]), 10) == prompt
+    with pytest.raises(BorderError, match=says):
+        prompt_of(replace(prompt, **changed), 10)
+
+
+def test_names_are_of_characters_that_can_be_written() -> None:
+    call = call_of(ToolCall(tool="py\ud800", argument=""), "t")
+    assert call is not None
+    assert call.tool == "py?"
+    assert return_of(replace(RETURN, tool="\udfff"), "t", BOUNDS).tool == "?"
+
+
+def test_half_a_character_is_found_however_deep_it_lies() -> None:
+    value: Any = "\ud800"
+    for _ in range(5000):
+        value = [{"a": value}]
+    assert half_pair(value) == "\ud800"

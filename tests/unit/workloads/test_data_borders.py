@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -67,6 +69,15 @@ def test_no_two_rows_have_one_id(tmp_path: Path) -> None:
     keys = [question.key for question in load_questions(file(tmp_path, *named, QUESTION, QUESTION, {**QUESTION, "_id": ""}))]
     assert keys[:3] == ["rows/1", "rows/0", "rows/2"]
     assert len(set(keys)) == 6
+
+
+def test_ids_that_a_table_holds_as_floats_are_whole_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    table = {"id": [7.0, float("nan"), None], "question": ["a", "b", "c"], "answer": ["x", "y", "z"]}
+    pq.write_table(pa.table(table), path)
+    assert [question.key for question in load_questions(path)] == ["rows/7", "rows/#2", "rows/#3"]
+    with pytest.raises(ConfigError, match=r"id is 7\.5; an id is a text or a whole number"):
+        load_questions(file(tmp_path, {**QUESTION, "id": 7.5}))
 
 
 @given(st.lists(st.none() | st.integers(0, 9) | st.sampled_from(["", " ", "a", "#1", "1"]), min_size=1, max_size=8))

@@ -172,6 +172,16 @@ def test_overlong_penalty_is_soft(tokens: int, penalty: float) -> None:
         ("\\boxed{x\nAnswer: 42", "42"),
         ("\u7b54\u6848\uff1a42\u3002", "42"),
         ("Answer: 41\n#### 42", "42"),
+        ("Answer\u00a0:\u00a042", "42"),
+        ("\u200bAnswer: 42", "42"),
+        ("- Answer: 42", "42"),
+        ("2. Final answer: 42", "42"),
+        ("### Final Answer\n\n42", "42"),
+        ("Therefore, the answer is 42. That was easy.", "42"),
+        ("Final Answer: The final answer is $42$. I hope it is correct.", "$42$"),
+        ("\u7b54\u6848\u662f 42", "42"),
+        ("\\boxed42", "42"),
+        ("\\boxed{42}\nAnswer: $\\boxed{}$", "42"),
     ],
 )
 def test_the_last_box_or_answer_line_wins(text: str, answer: str) -> None:
@@ -224,6 +234,19 @@ def test_values_that_only_look_alike_are_not_taken_for_equal(first: str, second:
         ("\\frac{1,000}{3}", "1000/3"),
         ("42\u3002", "42"),
         ("4\u200b2", "42"),
+        ("1\u2009000", "1000"),
+        ("12\u202f345\u202f678", "12345678"),
+        ("1 000", "1000"),
+        ("90\u00b0", "90"),
+        ("90^\\circ", "90"),
+        ("\u20135", "-5"),
+        ("1e5", "100000"),
+        ("2.5E-3", "0.0025"),
+        ("1 1/2", "3/2"),
+        ("1 125/1000", "9/8"),
+        ("-1 1/2", "-1.5"),
+        ("\u221e", "\\infty"),
+        ("\u221a2", "\\sqrt{2}"),
     ],
 )
 def test_one_value_in_several_spellings_is_equal(first: str, second: str) -> None:
@@ -251,3 +274,12 @@ def test_reading_stays_linear_whatever_is_repeated() -> None:
     for piece in ("\\boxed{}", "\\boxed{", "Answer:\n", "Answer: \n* _", "#### ", "\\boxed ", "{" * 5, "1,000,", "answer is "):
         extract_answer(piece * 40_000)
     assert time.perf_counter() - started_s < 20.0
+
+
+def test_spaces_and_digits_without_end_keep_nobody_waiting() -> None:
+    started_s = time.perf_counter()
+    for text in ("answer" + " " * 60_000 + "x", "answer is" + "*" * 60_000, "- " * 60_000):
+        extract_answer(text)
+    for text in ("\u00b2" * 20_000, "1" * 20_000 + "\u00bd"):
+        same_value(text, "1")
+    assert time.perf_counter() - started_s < 5.0

@@ -103,6 +103,8 @@ def test_a_corpus_without_a_word_is_refused(tmp_path: Path) -> None:
         ("北京。", "北京"),
         ("zero\u200bwidth", "zerowidth"),
         ("МОСКВА", "Москва"),
+        ("İstanbul", "istanbul"),
+        ("\u22125", "-5"),
     ],
 )
 def test_answers_are_equal_in_any_script(written: str, accepted: str) -> None:
@@ -127,3 +129,22 @@ def test_f1_is_a_symmetric_share(first: str, second: str) -> None:
     assert 0.0 <= token_f1(first, second) <= 1.0
     assert token_f1(first, second) == pytest.approx(token_f1(second, first))
     assert exact_match(first, (second,)) is exact_match(second, (first,))
+
+
+@pytest.mark.parametrize(
+    ("query", "written"),
+    [
+        ("diyarbakir", "Diyarbakır"),
+        ("IĞDIR", "Iğdır"),
+        ("aero", "Ærø"),
+        ("thorsmork", "Þórsmörk"),
+        ("gudrun", "Guðrún"),
+        ("oeuvre", "œuvre"),
+        ("O'zbek", "O\u02bbzbek"),
+        ("1403", "۱۴۰۳"),
+        ("123", "١٢٣"),
+        ("12", "१२"),
+    ],
+)
+def test_letters_and_digits_are_found_as_a_keyboard_has_them(query: str, written: str) -> None:
+    assert words(query) == words(written)
