@@ -30,13 +30,17 @@ def run_training(parameters: TrainParameters, *, as_json: bool) -> int:
 
             from flows.flow_runs import cancelled_when_interrupted
             from flows.logs import leave_errors_to_the_command_line
-            from flows.server import ensure_server
+            from flows.server import ensure_server, reasons_of_refusals
             from flows.training import train
 
             board.phase("reaching Prefect", 0.0)
             ensure_server()
             leave_errors_to_the_command_line()
-            with cancelled_when_interrupted(), tags("libra", config.workload.kind, config.tracking.baseline):
+            with (
+                reasons_of_refusals(),
+                cancelled_when_interrupted(),
+                tags("libra", config.workload.kind, config.tracking.baseline),
+            ):
                 summary = train(parameters)
         if not as_json:
             console = terminal()

@@ -1,7 +1,8 @@
 """Prefect's server: the one that is configured, or a private one of this process."""
 
 import random
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import httpx
 from prefect.client.orchestration import get_client
@@ -9,7 +10,7 @@ from prefect.exceptions import PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME
 
 from flows.first_start import one_makes_the_database
-from libra_core.errors import ResourceError
+from libra_core.errors import LibraError, ResourceError
 
 _PORTS = range(10_000, 30_000)
 """Of private servers: below those that the kernel gives to connections, and many. Prefect draws from 1000, does not notice
@@ -55,3 +56,22 @@ def _draw_port() -> None:
     if server.port is None:
         free = (port for port in random.sample(_PORTS, k=100) if server.is_port_available(port))
         server.port = next(free, None)
+
+
+@contextmanager
+def reasons_of_refusals() -> Iterator[None]:
+    """A server that cannot record how a flow ended, on a full disk for example, does not hide why it ended.
+
+    Raises:
+        LibraError: the flow's own, else one of the server's refusal.
+    """
+    try:
+        yield
+    except PrefectHTTPStatusError as error:
+        behind: BaseException | None = error
+        while behind is not None and not isinstance(behind, LibraError):
+            behind = behind.__cause__ or behind.__context__
+        raise behind or ResourceError(
+            f"Prefect's server could not record the run (status {error.response.status_code}); "
+            f"is the disk of {PREFECT_HOME.value()} full? Make room and resume the run"
+        ) from None
