@@ -152,10 +152,10 @@ def _forget_session(run_dir: Path) -> None:
 
 @contextmanager
 def _discarded_on_error(run_dir: Path) -> Iterator[None]:
-    """A refused start leaves no folder; an unexpected error leaves it, with its logs."""
+    """A refused start leaves no folder. One whose processes had started, and an unexpected error, leave it, with their logs."""
     try:
         yield
     except LibraError as error:
-        if error.exit_code == LibraError.exit_code:
+        if error.exit_code == LibraError.exit_code and not any((run_dir / "logs").glob("*")):
             discard_run_folder(run_dir)
         raise

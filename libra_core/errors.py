@@ -43,6 +43,12 @@ class EngineLostError(LibraError):
     exit_code = 3
 
 
+class RolloutError(LibraError):
+    """Group after group was lost to tools, rewards or engines; going on would only use prompts up."""
+
+    exit_code = 3
+
+
 class TrainerLostError(LibraError):
     """A trainer rank died; the step is void and the run resumes from its checkpoint."""
 

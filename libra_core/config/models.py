@@ -67,8 +67,14 @@ class LibraConfig(Section):
 
     @property
     def admission_s(self) -> float:
-        """How long an engine that has started may wait for the newest weights; a broadcast is the next publication."""
-        return self.publication.deadline_s + (0.0 if self.weights_by_file else self.elastic.join_s)
+        """How long an engine that has started may wait for the publication in work, its own weights and the canary; a broadcast
+        is the next publication."""
+        return self.publishing_s + 2 * self.publication.deadline_s + (0.0 if self.weights_by_file else self.elastic.join_s)
+
+    @property
+    def replacement_s(self) -> float:
+        """How long the replacement of a lost engine may take: a start under way in its place, a reservation and its own start."""
+        return 3 * self.rollout.engine_start_deadline_s
 
     @property
     def canary_tolerance(self) -> float:

@@ -127,6 +127,9 @@ class RolloutConfig(Section):
     on_failed_group: Literal["retry", "partial", "drop"] = "retry"
     """What becomes of a group one of whose samples failed for want of infrastructure."""
     max_group_retries: int = Field(default=2, ge=0)
+    max_lost_groups: int = Field(default=32, ge=1)
+    """When so many groups in a row come to nothing, for want of tools, rewards or engines, the run ends and says what the newest
+    died of. Prompts of lost groups are issued again, later in the run or when it is resumed."""
 
     @model_validator(mode="after")
     def _lengths_fit(self) -> "RolloutConfig":

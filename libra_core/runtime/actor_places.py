@@ -8,6 +8,8 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from libra_core.errors import LibraError
+from libra_core.runtime.asking import reply
 from libra_core.runtime.fleet import ActorHandle, first_line
 from libra_core.runtime.placement import Whereabouts, placement_faults
 
@@ -32,10 +34,9 @@ class ActorPlaces:
 
     async def faults(self, groups: Mapping[str, Sequence[ActorHandle]], resource: str) -> list[str]:
         """Against what a plan says of tensor-parallel groups and of each node's devices; see `placement_faults`."""
-        found: dict[str, list[Whereabouts]] = {}
-        for name, actors in groups.items():
-            answers = await asyncio.gather(*(self._where(actor) for actor in actors))
-            found[name] = [answer for answer in answers if answer is not None]
+        everyone = list(dict.fromkeys(actor for actors in groups.values() for actor in actors))
+        places = dict(zip(everyone, await asyncio.gather(*(self._where(actor) for actor in everyone)), strict=True))
+        found = {name: [place for actor in actors if (place := places[actor]) is not None] for name, actors in groups.items()}
         slots = {node["NodeID"]: node["Resources"].get(resource, 0.0) for node in ray.nodes()}
         return placement_faults(found, slots_by_node=slots)
 
@@ -43,7 +44,9 @@ class ActorPlaces:
         """None for an actor that died: whoever replaces it is looked at then."""
         try:
             if actor not in self._found:
-                self._found[actor] = await asyncio.wait_for(actor.whereabouts.remote(), _LOOK_S)
-        except (RayError, TimeoutError) as error:
+                self._found[actor] = await reply(
+                    "the cluster controller", "an actor's place", actor.whereabouts.remote(), _LOOK_S
+                )
+        except (RayError, LibraError) as error:
             logger.info("an actor does not say where it is: %s", first_line(error))
         return self._found.get(actor)

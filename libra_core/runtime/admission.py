@@ -91,8 +91,8 @@ class PromptCursor:
     untrained: tuple[int, ...]
 
     @classmethod
-    def after(cls, trained: Iterable[int], written_off: Iterable[int] = ()) -> "PromptCursor":
-        done = set(trained) | set(written_off)
+    def after(cls, trained: Iterable[int]) -> "PromptCursor":
+        done = set(trained)
         next_index = max(done, default=-1) + 1
         return cls(next_index=next_index, untrained=tuple(i for i in range(next_index) if i not in done))
 
@@ -103,3 +103,41 @@ class PromptCursor:
         while True:
             yield index
             index += 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Issue:
+    """A prompt to start a group of."""
+
+    index: int
+    losses: int
+    """Groups of it that this run has lost before."""
+
+
+class PromptQueue:
+    """Which prompt is issued next: in turn one that was lost with its group and a new one, as long as there are such.
+
+    A lost one would at once meet the outage that it was lost to. It waits for the next version, and after each further loss twice
+    as many versions, so that a prompt whose tools or reward never work costs ever less and is never given up.
+    """
+
+    def __init__(self, cursor: PromptCursor) -> None:
+        self._fresh = iter(cursor.indices())
+        self._losses: dict[int, int] = {}
+        self._due: dict[int, int] = {}
+        """Version from which a lost prompt is issued again."""
+        self._was_lost = False
+        """The one issued last."""
+
+    def next(self, version: int) -> Issue:
+        """Does not issue a prompt again that has not been lost."""
+        due = [index for index, from_version in self._due.items() if from_version <= version]
+        self._was_lost = bool(due) and not self._was_lost
+        index = min(due) if self._was_lost else next(self._fresh)
+        self._due.pop(index, None)
+        return Issue(index=index, losses=self._losses.get(index, 0))
+
+    def lose(self, index: int, version: int) -> None:
+        """Its group came to nothing while this version was the newest."""
+        self._losses[index] = losses = self._losses.get(index, 0) + 1
+        self._due[index] = version + 2 ** (losses - 1)

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -67,6 +68,8 @@ class AgentTools:
     """Token ids of tools are below it; None where it is not known."""
     cut_mark: tuple[int, ...] = ()
     """Stands where a tool's answer was too long."""
+    waiting: Callable[[str, str], AbstractContextManager[None]] = lambda _who, _whom: nullcontext()
+    """Around a wait: who waits for whom."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -140,11 +143,13 @@ class AgentLoop:
     async def _play(self) -> FinishReason:
         config, who = self.config, self.trajectory_id
         borders.require_room(self.prompt, who, config.max_context_tokens)
-        made = await within(config.batch_deadline_s, self.tools.environment.reset(self.prompt), f"{who}, for its tools,")
+        with self.tools.waiting(who, "its tools to open"):
+            made = await within(config.batch_deadline_s, self.tools.environment.reset(self.prompt), f"{who}, for its tools,")
         episode: Episode = borders.episode_of(made, who)
         try:
             finish = await self._turns(episode)
-            self.submission = await submission_of(episode, who, config)
+            with self.tools.waiting(who, "its submission"):
+                self.submission = await submission_of(episode, who, config)
         finally:
             await end_tools(episode, config.tool_deadline_s, who)
         return finish
@@ -183,15 +188,13 @@ class AgentLoop:
 
     async def _sample(self, room: int) -> GeneratedTurn | None:
         """One request; None when its engine was lost and the turn must be sent again."""
-        member = await self.tools.bind(self._context())
+        with self.tools.waiting(self.trajectory_id, "a place on an engine"):
+            member = await self.tools.bind(self._context())
         moves = self.current is not None and self.current != member.engine_id
         start_s = time.time()
         try:
-            prepared = await self._use_ahead(member)
-            if moves and not prepared:
-                turn = await generate_moved(member, self._request(room), self._held(), self.tools)
-            else:
-                turn = await self.tools.generate(member, self._request(room))
+            with self.tools.waiting(self.trajectory_id, f"turn {self.turns} of {member.engine_id}"):
+                turn = await self._turn_on(member, room, moves=moves)
         except EngineLostError:
             self.losses += 1
             self.current = None
@@ -206,6 +209,12 @@ class AgentLoop:
         if not self.engines or self.engines[-1] != member.engine_id:
             self.engines.append(member.engine_id)
         return turn
+
+    async def _turn_on(self, member: EngineMember, room: int, *, moves: bool) -> GeneratedTurn:
+        prepared = await self._use_ahead(member)
+        if moves and not prepared:
+            return await generate_moved(member, self._request(room), self._held(), self.tools)
+        return await self.tools.generate(member, self._request(room))
 
     def _request(self, max_new_tokens: int) -> GenerationRequest:
         stops = self.tools.environment.stops()
@@ -254,7 +263,8 @@ class AgentLoop:
             return checked(self.tools.environment.answer_failure(call, ToolStatus.TIMEOUT))
 
         try:
-            return await clock.answered(step(), late)
+            with self.tools.waiting(self.trajectory_id, f"the tool {call.tool}"):
+                return await clock.answered(step(), late)
         finally:
             self.tools.record(call.tool, "tools", start_s, time.time())
 

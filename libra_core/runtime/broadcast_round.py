@@ -5,13 +5,15 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from libra_core.errors import EngineLostError, ResourceError
+from libra_core.runtime.asking import GRACE_S, reply
 from libra_core.runtime.fleet import EngineMember, first_line
 from libra_core.types.ids import EngineId
 
 Drop = Callable[[EngineMember, EngineLostError], None]
 """An engine that does not serve any more."""
-_LOOK_S = 60.0
+LOOK_S = 60.0
 """An engine answers between two of its steps."""
+_WHO = "the broadcast of weights"
 
 
 class BroadcastRound:
@@ -24,9 +26,9 @@ class BroadcastRound:
 
     async def form(self, members: Sequence[EngineMember]) -> dict[EngineId, int]:
         """Those that answer, and their degrees in the order of their ranks; who comes later waits for another round."""
-        looks = (asyncio.wait_for(_answer(member), _LOOK_S) for member in members)
+        looks = (reply(_WHO, f"a sign of life of {member.engine_id}", member.handle.ping.remote(), LOOK_S) for member in members)
         answers = await asyncio.gather(*looks, return_exceptions=True)
-        self.members = tuple(self._kept(members, answers, f"gave no sign of life within {_LOOK_S:.0f} s"))
+        self.members = tuple(self._kept(members, answers))
         self._whole = asyncio.get_running_loop().create_future()
         return {member.engine_id: member.tp for member in self.members}
 
@@ -34,14 +36,19 @@ class BroadcastRound:
         """Every engine joins the `world_size` processes; trainer rank 0 is rank 0.
 
         Raises:
-            ResourceError: one is gone; the group is of no use.
+            ResourceError: one is gone or hangs; the group is of no use.
         """
         offsets = itertools.accumulate((member.tp for member in self.members), initial=1)
         joins = (
-            member.handle.open_transport.remote("broadcast", host, port, offset, world_size, timeout_s)
+            reply(
+                _WHO,
+                f"{member.engine_id} to join its group",
+                member.handle.open_transport.remote("broadcast", host, port, offset, world_size, timeout_s),
+                2 * timeout_s + GRACE_S,
+            )
             for member, offset in zip(self.members, offsets, strict=False)
         )
-        answers = await asyncio.gather(*(_awaited(join) for join in joins), return_exceptions=True)
+        answers = await asyncio.gather(*joins, return_exceptions=True)
         failures = [first_line(answer) for answer in answers if isinstance(answer, BaseException)]
         if failures:
             raise ResourceError(f"{len(failures)} of {len(self.members)} engines did not join a broadcast: {failures[0]}")
@@ -55,20 +62,11 @@ class BroadcastRound:
         assert self._whole is not None, "a round is formed before it is judged"
         return self._whole
 
-    def _kept(self, members: Sequence[EngineMember], answers: Sequence[object], silent: str) -> list[EngineMember]:
+    def _kept(self, members: Sequence[EngineMember], answers: Sequence[object]) -> list[EngineMember]:
         kept: list[EngineMember] = []
         for member, answer in zip(members, answers, strict=True):
             if not isinstance(answer, BaseException):
                 kept.append(member)
                 continue
-            why = silent if isinstance(answer, TimeoutError) else f"is gone: {first_line(answer)}"
-            self._drop(member, EngineLostError(f"{member.engine_id} {why}"))
+            self._drop(member, EngineLostError(f"{member.engine_id} cannot take part: {first_line(answer)}"))
         return kept
-
-
-async def _answer(member: EngineMember) -> None:
-    await member.handle.ping.remote()
-
-
-async def _awaited(reference: object) -> None:
-    await reference  # type: ignore[misc]

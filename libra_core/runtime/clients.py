@@ -11,7 +11,7 @@ from libra_core.config import LibraConfig
 from libra_core.engines.checkpoint_files import FOLDER as CHECKPOINTS
 from libra_core.engines.checkpoint_files import prune_checkpoints
 from libra_core.errors import ConfigError
-from libra_core.runtime.asking import CALL_DEADLINE_S, ask
+from libra_core.runtime.asking import CALL_DEADLINE_S, GRACE_S, ask
 from libra_core.runtime.fleet import ActorHandle
 from libra_core.runtime.hybrid_feed import HybridFeed
 from libra_core.runtime.hybrid_pool import Recovery
@@ -161,7 +161,7 @@ class RewardClient:
         self._scorer = scorer
 
     def score(self, batch_id: BatchId) -> RewardReport:
-        return ask(f"rewards of {batch_id}", self._scorer.report.remote(batch_id))
+        return ask(f"rewards of {batch_id}", self._scorer.report.remote(batch_id), CALL_DEADLINE_S + GRACE_S)
 
 
 class ControllerClient:

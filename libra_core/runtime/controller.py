@@ -5,7 +5,6 @@ import itertools
 import logging
 import secrets
 import time
-from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +18,8 @@ from libra_core.errors import LibraError, ResourceError
 from libra_core.planning.transition import transition
 from libra_core.runtime.actor_places import ActorPlaces
 from libra_core.runtime.actors import TrainerActor
+from libra_core.runtime.asking import CALL_DEADLINE_S, reply
+from libra_core.runtime.background import BackgroundTasks
 from libra_core.runtime.core_engines import CoreEngines
 from libra_core.runtime.engine_slots import STOP_DEADLINE_S, EngineStarter, StartedEngine, quiet, replacement_name
 from libra_core.runtime.fleet import ActorHandle, first_line
@@ -33,6 +34,7 @@ from libra_core.types.transition import Action, Tier, Transition, Verb
 
 logger = logging.getLogger(__name__)
 
+_NAME = "the cluster controller"
 _VERIFIED = frozenset({Verb.START_ENGINE, Verb.START_REPLICA})
 
 
@@ -58,7 +60,7 @@ class ClusterControllerActor:
         self._elastic = elastic_spec(config, secrets.token_bytes(SECRET_BYTES))
         self._recoveries: list[Recovery] = []
         self._moving = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks(_NAME, self._tell_fault)
         self._places = ActorPlaces()
 
     async def plan(self) -> Plan:
@@ -76,32 +78,42 @@ class ClusterControllerActor:
         return [*started, *(engine for engines in of_workers for engine in engines)]
 
     async def start_trainers(self) -> list[ActorHandle]:
-        """The training world: one actor per rank, tensor-parallel groups inside a node."""
+        """The training world: one actor per rank, tensor-parallel groups inside a node.
+
+        Devices are waited for as long as `training.start_deadline_s`, and the ranks as long again.
+        """
         layout = self._plan.train
         deadline_s = self._config.training.start_deadline_s
+        end_s = time.monotonic() + deadline_s
         for group in range(layout.pp * layout.dp):
-            placement = await self._reserve(bundles=layout.tp, devices=1, name=f"trainer-tp-group-{group}", deadline_s=deadline_s)
+            placement = await self._reserve(
+                bundles=layout.tp, devices=1, name=f"trainer-tp-group-{group}", deadline_s=_left_s(end_s)
+            )
             for rank_in_group in range(layout.tp):
                 options = placement.actor_options(rank_in_group, trainer_env(self._config, self._loopback))
                 rank = len(self._trainers)
                 self._trainers.append(ray.remote(TrainerActor).options(name=f"trainer-{rank}", **options).remote())
-        host, port = await self._trainers[0].rendezvous.remote(self._loopback)
+        end_s = time.monotonic() + deadline_s
+        rendezvous = self._trainers[0].rendezvous.remote(self._loopback)
+        host, port = await reply(_NAME, "a port of trainer rank 0", rendezvous, _left_s(end_s))
         specs = [
             trainer_spec(self._config, self._model_folder, rank=rank, world_size=len(self._trainers), host=host, port=port)
             for rank in range(len(self._trainers))
         ]
         if self._elastic is not None:
-            hosts = await asyncio.gather(*(trainer.host.remote(self._loopback) for trainer in self._trainers))
+            asked = [trainer.host.remote(self._loopback) for trainer in self._trainers]
+            hosts = await self._of_trainers("tell its host", asked, _left_s(end_s))
             specs = [replace(spec, elastic=replace(self._elastic, host=own)) for spec, own in zip(specs, hosts, strict=True)]
         starts = [trainer.start.remote(spec) for trainer, spec in zip(self._trainers, specs, strict=True)]
-        await asyncio.wait_for(asyncio.gather(*starts), deadline_s)
+        await self._of_trainers("start (training.start_deadline_s)", starts, _left_s(end_s))
         return list(self._trainers)
 
     async def attach(self, coordinator: ActorHandle) -> None:
         """Whose fleet engines leave and join. After `start_engines` and `start_trainers`."""
         self._core.coordinator = coordinator
         if self._elastic is not None:
-            addresses = await asyncio.gather(*(trainer.exchange_address.remote() for trainer in self._trainers))
+            asked = [trainer.exchange_address.remote() for trainer in self._trainers]
+            addresses = await self._of_trainers("tell where its side channel listens", asked, CALL_DEADLINE_S)
             for worker in self._pool.workers:
                 worker.coordinator = coordinator
                 worker.core = CoreSide(elastic=self._elastic, addresses=tuple(addresses))
@@ -123,7 +135,7 @@ class ClusterControllerActor:
             return await self._replace_hybrid(engine_id)
         except LibraError:
             if self._plan.hybrids_training:
-                self._spawn(self._call_back())
+                self._tasks.spawn(self._call_back())
             raise
 
     async def carry_out(self, move: Transition) -> TransitionOutcome:
@@ -140,7 +152,7 @@ class ClusterControllerActor:
         if outcome.not_undone:
             logger.error("the old plan is not whole again: %s", "; ".join(outcome.not_undone))
             for slot in self._stranded():
-                self._spawn(self._recover(slot))
+                self._tasks.spawn(self._recover(slot))
         return outcome
 
     async def note_active(self, version: int, active: dict[int, int]) -> None:
@@ -150,7 +162,7 @@ class ClusterControllerActor:
             self._pool.mark_lost(slot)
             if not self._moving.locked():  # else the end of the transition counts who trains
                 self._plan = replace(self._plan, hybrids_training=self._pool.order_places())
-            self._spawn(self._recover(slot))
+            self._tasks.spawn(self._recover(slot))
 
     async def replica_ranks(self, slot: int) -> list[ActorHandle]:
         """Of the replica that is in this slot now."""
@@ -161,17 +173,21 @@ class ClusterControllerActor:
         return list(self._recoveries)
 
     async def stop(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        core = self._core.slots
-        slots = [*core, *(slot for worker in self._pool.workers for slot in (*worker.engines, *worker.resting))]
+        """An engine that is still starting hears nothing until it has: it is killed without being asked."""
+        await self._tasks.end(STOP_DEADLINE_S / 2)
+        core, up = self._core.slots, self._core.started
+        of_workers = [slot for worker in self._pool.workers for slot in (*worker.engines, *worker.resting)]
+        slots = [*core, *of_workers]
         ranks = [rank for worker in self._pool.workers for rank in worker.ranks]
-        stops = [quiet(slot.handle.stop.remote()) for slot in slots]
-        stops += [quiet(trainer.close.remote()) for trainer in [*self._trainers, *ranks]]
-        try:
-            await asyncio.wait_for(asyncio.gather(*stops), STOP_DEADLINE_S)
-        except TimeoutError:
-            logger.warning("some of %d actors did not stop within %.0f s and are killed", len(stops), STOP_DEADLINE_S)
+        stops = [
+            quiet(f"{slot.engine_id} to stop, before it is killed,", slot.handle.stop.remote(), STOP_DEADLINE_S)
+            for slot in (*up, *of_workers)
+        ]
+        stops += [
+            quiet("a trainer rank to close, before it is killed,", rank.close.remote(), STOP_DEADLINE_S)
+            for rank in [*self._trainers, *ranks]
+        ]
+        await asyncio.gather(*stops)
         for actor in [*(slot.handle for slot in slots), *self._trainers, *ranks]:
             ray.kill(actor, no_restart=True)
         for placement in [*(slot.placement for slot in core), *self._placements]:
@@ -216,6 +232,8 @@ class ClusterControllerActor:
 
     async def _call_back(self) -> None:
         """An engine is gone for good: a replica that trains serves instead."""
+        if not self._plan.hybrids_training:  # it was called back for another one meanwhile
+            return
         fewer = replace(self._plan, hybrids_training=self._plan.hybrids_training - 1)
         outcome = await self.carry_out(transition(self._plan, fewer))
         logger.warning(
@@ -276,7 +294,18 @@ class ClusterControllerActor:
         self._placements.append(placement)
         return placement
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def _of_trainers(self, what: str, asked: list[Any], deadline_s: float) -> list[Any]:
+        """Of every rank, asked at once. Raises as `reply` does, for the first that fails."""
+        answers = (reply(_NAME, f"trainer rank {rank} to {what}", answer, deadline_s) for rank, answer in enumerate(asked))
+        return list(await asyncio.gather(*answers))
+
+    def _tell_fault(self, sentence: str) -> None:
+        """Whoever waits for a batch asks the coordinator."""
+        if self._core.coordinator is not None:
+            told = self._core.coordinator.note_fault.remote(sentence)
+            self._tasks.spawn(quiet("the rollout coordinator to note a fault", told, CALL_DEADLINE_S))
+
+
+def _left_s(end_s: float) -> float:
+    """Of a deadline on the monotonic clock; what is late by then has a last second."""
+    return max(1.0, end_s - time.monotonic())

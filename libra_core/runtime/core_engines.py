@@ -10,8 +10,8 @@ from typing import Protocol
 
 from libra_core.config import LibraConfig
 from libra_core.errors import EngineLostError, LibraError
+from libra_core.runtime.asking import GRACE_S
 from libra_core.runtime.engine_slots import (
-    FLEET_GRACE_S,
     STOP_DEADLINE_S,
     EngineSlot,
     StartedEngine,
@@ -109,14 +109,14 @@ class CoreEngines:
     async def announce(self, degrees: Sequence[int], within_s: float) -> None:
         """Tell the fleet which degrees it has, and for how long none of its engines may serve."""
         answer = self.coordinator.expect_engines.remote(tuple(degrees), within_s)
-        await answer_of_fleet(answer, "the engines to expect", FLEET_GRACE_S)
+        await answer_of_fleet(answer, "the engines to expect", GRACE_S)
 
     def bound_s(self, move: Transition) -> float:
         """No transition and its way back take longer."""
         start_s = 2 * self._config.rollout.engine_start_deadline_s
-        admit_s = start_s + 2 * (self._config.admission_s + FLEET_GRACE_S)
+        admit_s = start_s + 2 * (self._config.admission_s + GRACE_S)
         each = {
-            Verb.DRAIN_ENGINE: self._config.departure_s + FLEET_GRACE_S,
+            Verb.DRAIN_ENGINE: self._config.departure_s + GRACE_S,
             Verb.STOP_ENGINE: STOP_DEADLINE_S,
             Verb.START_ENGINE: start_s,
             Verb.ADMIT_ENGINE: admit_s,
@@ -142,7 +142,7 @@ class CoreEngines:
         whys = await asyncio.gather(*(self._mended(place) for place in self._places.values() if not place.serves))
         try:
             answer = self.coordinator.note_failure.remote("; ".join(why for why in whys if why))
-            await answer_of_fleet(answer, "engines that do not serve", FLEET_GRACE_S)
+            await answer_of_fleet(answer, "engines that do not serve", GRACE_S)
             await self.announce(degrees, 0.0)
         except LibraError:
             logger.exception("the fleet was not told what it has")
@@ -169,7 +169,7 @@ class CoreEngines:
         if place.slot is not None:
             deadline_s = self._config.elastic.drain_s
             answer = self.coordinator.retire_engine.remote(place.slot.engine_id, deadline_s)
-            await answer_of_fleet(answer, place.slot.engine_id, self._config.departure_s + FLEET_GRACE_S)
+            await answer_of_fleet(answer, place.slot.engine_id, self._config.departure_s + GRACE_S)
 
     async def _stop(self, place: CorePlace) -> None:
         slot, place.slot, place.started = place.slot, None, None
@@ -199,7 +199,7 @@ class CoreEngines:
     async def _offer(self, place: CorePlace) -> None:
         assert place.started is not None
         answer = self.coordinator.admit_engine.remote(place.started)
-        await answer_of_fleet(answer, place.started.engine_id, self._config.admission_s + FLEET_GRACE_S)
+        await answer_of_fleet(answer, place.started.engine_id, self._config.admission_s + GRACE_S)
 
     async def _ensure(self, place: CorePlace, engine_id: EngineId) -> StartedEngine:
         """An engine of this name in the place, in the devices that it holds or in others."""

@@ -1,17 +1,19 @@
 """Places for engines, and who starts and stops what is in them."""
 
-import asyncio
 import logging
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError
 
 from libra_core.config import LibraConfig
+from libra_core.engines.log_tail import last_words, logs_of_actor
 from libra_core.errors import DeadlineError, LibraError, ResourceError
 from libra_core.runtime.actors import EngineActor
+from libra_core.runtime.asking import reply
 from libra_core.runtime.fleet import ActorHandle, first_line
 from libra_core.runtime.placement import Placement, Whereabouts
 from libra_core.runtime.specs import engine_spec
@@ -20,10 +22,9 @@ from libra_core.types.ids import EngineId
 logger = logging.getLogger(__name__)
 
 STOP_DEADLINE_S = 20.0
+_WHO = "the cluster controller"
 _REST_DEADLINE_S = 120.0
 """On CUDA all weights cross to host memory or back."""
-FLEET_GRACE_S = 30.0
-"""On top of a deadline that the coordinator keeps itself, so that its sentence is the one that is read."""
 _REPLACED = re.compile(r"r\d+$")
 """What a replacement adds to the name of an engine."""
 
@@ -77,29 +78,36 @@ class EngineStarter:
         """Waits up to `rollout.engine_start_deadline_s`; raises `ResourceError` when it does not come up."""
         deadline_s = self._config.rollout.engine_start_deadline_s
         try:
-            facts = await asyncio.wait_for(slot.handle.start.remote(), deadline_s)
-        except TimeoutError:
+            facts = await reply(_WHO, f"{slot.engine_id} to start", slot.handle.start.remote(), deadline_s)
+        except DeadlineError:
             raise ResourceError(
                 f"{slot.engine_id} did not start within rollout.engine_start_deadline_s = {deadline_s:.0f} s; "
                 "raise it on a slow host, or look into the run folder's logs"
             ) from None
-        except RayError as error:
-            raise ResourceError(f"{slot.engine_id} did not start: {first_line(error)}") from error
+        except (LibraError, RayError) as error:
+            raise ResourceError(f"{slot.engine_id} did not start: {first_line(error)}{self._last_words(error)}") from error
         return StartedEngine(engine_id=slot.engine_id, tp=slot.tp, kv_tokens=facts.kv_tokens, handle=slot.handle)
+
+    def _last_words(self, error: BaseException) -> str:
+        """Of an engine whose process is gone; one that lives has told them itself. Only logs of this host can be read."""
+        if self._scratch is None or not isinstance(error.__cause__, RayActorError):
+            return ""
+        line = last_words(logs_of_actor(Path(self._scratch), str(error.__cause__)))
+        return f"; its log ends with: {line}" if line else ""
 
     async def sleep(self, slot: EngineSlot) -> Whereabouts | None:
         """Where it has freed devices; None when it could not."""
         try:
-            return await asyncio.wait_for(slot.handle.sleep.remote(), _REST_DEADLINE_S)
-        except (TimeoutError, RayError) as error:
+            return await reply(_WHO, f"{slot.engine_id} to fall asleep", slot.handle.sleep.remote(), _REST_DEADLINE_S)
+        except (LibraError, RayError) as error:
             logger.warning("%s could not be put to sleep and is stopped: %s", slot.engine_id, first_line(error))
             return None
 
     async def wake(self, slot: EngineSlot) -> bool:
         """Whether it has its devices again."""
         try:
-            await asyncio.wait_for(slot.handle.wake.remote(), _REST_DEADLINE_S)
-        except (TimeoutError, RayError) as error:
+            await reply(_WHO, f"{slot.engine_id} to wake up", slot.handle.wake.remote(), _REST_DEADLINE_S)
+        except (LibraError, RayError) as error:
             logger.warning("%s did not wake up and is started anew: %s", slot.engine_id, first_line(error))
             return False
         return True
@@ -110,10 +118,7 @@ class EngineStarter:
 
     async def stop(self, slot: EngineSlot) -> None:
         """End the engine and its processes; its actor is gone afterwards, however that went."""
-        try:
-            await asyncio.wait_for(quiet(slot.handle.stop.remote()), STOP_DEADLINE_S)
-        except TimeoutError:
-            logger.warning("%s did not stop within %.0f s and is killed", slot.engine_id, STOP_DEADLINE_S)
+        await quiet(f"{slot.engine_id} to stop, before it is killed,", slot.handle.stop.remote(), STOP_DEADLINE_S)
         ray.kill(slot.handle, no_restart=True)
 
 
@@ -123,19 +128,17 @@ def replacement_name(engine_id: EngineId, number: int) -> EngineId:
 
 
 async def answer_of_fleet(reference: Any, about: str, deadline_s: float) -> None:
-    """Wait for the coordinator; raises what it raised, `DeadlineError` without an answer, `ResourceError` when it is gone."""
-    try:
-        await asyncio.wait_for(reference, deadline_s)
-    except TimeoutError:
-        raise DeadlineError(f"the coordinator gave no answer about {about} within {deadline_s:.0f} s") from None
-    except RayError as error:
-        cause = getattr(error, "cause", None)
-        raise cause if isinstance(cause, LibraError) else ResourceError(first_line(error)) from error
+    """Wait for the coordinator. Raises as `reply` does."""
+    await reply(_WHO, f"the rollout coordinator about {about}", reference, deadline_s)
 
 
-async def quiet(reference: Any) -> None:
-    """Wait for a stop call; an actor that is already dead has stopped."""
+async def quiet(what: str, reference: Any, deadline_s: float) -> bool:
+    """Wait for a call that ends something; an actor that is already gone has ended. False: it did not answer in time."""
     try:
-        await reference
-    except RayError as error:
-        logger.info("actor was already gone: %s", first_line(error))
+        await reply(_WHO, what, reference, deadline_s)
+    except DeadlineError as error:
+        logger.warning("%s", error)
+        return False
+    except (RayError, LibraError) as error:
+        logger.info("it was already gone: %s", first_line(error))
+    return True

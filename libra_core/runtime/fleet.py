@@ -152,15 +152,16 @@ class Fleet:
         """One turn on one engine; raises `EngineLostError` after dropping an engine that died or hangs."""
         member.running += 1
         try:
-            return await asyncio.wait_for(member.handle.generate.remote(request), self.turn_deadline_s)
-        except TimeoutError:
-            reason = f"returned no turn within {self.turn_deadline_s:.0f} s for request {request.request_id}"
+            async with asyncio.timeout(self.turn_deadline_s):
+                return await member.handle.generate.remote(request)
         except RayActorError as error:
             reason = f"died: {first_line(error)}"
         except RayTaskError as error:
             if not isinstance(error.cause, EngineLostError):
                 raise
             reason = str(error.cause)
+        except TimeoutError:
+            reason = f"returned no turn within {self.turn_deadline_s:.0f} s for request {request.request_id}"
         finally:
             member.running -= 1
         sentence = f"{member.engine_id} {reason}"

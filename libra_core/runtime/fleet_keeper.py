@@ -9,12 +9,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayError
 
 from libra_core.config import LibraConfig
 from libra_core.errors import DeadlineError, EngineLostError, LibraError
 from libra_core.runtime.arrivals import Arrivals
+from libra_core.runtime.asking import GRACE_S, reply
 from libra_core.runtime.broadcast_round import BroadcastRound
+from libra_core.runtime.engine_calls import GONE, EngineCalls
 from libra_core.runtime.engine_slots import StartedEngine
 from libra_core.runtime.fleet import ActorHandle, EngineMember, Fleet, first_line
 from libra_core.runtime.kv_ledger import ContextHistory, KvLedger
@@ -27,7 +29,7 @@ from libra_core.types.reports import EnginePublication, EngineStats
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.05
-Spawn = Callable[[Coroutine[Any, Any, None]], None]
+Spawn = Callable[[Coroutine[Any, Any, None]], object]
 """Start background work that its owner cancels at shut-down and whose failure its owner reports."""
 
 
@@ -91,6 +93,7 @@ class FleetKeeper:
             max_num_seqs=rollout.max_num_seqs,
             on_move=router.note_move,
         )
+        self._calls = EngineCalls(self.fleet.lose)
 
     @property
     def waiting_for_weights(self) -> bool:
@@ -204,45 +207,42 @@ class FleetKeeper:
         known = self._verified[1] if self._verified is not None and self._verified[0] == order.version else None
         if not others and known is None:
             return
+        what, deadline_s = f"{member.engine_id} to score the canary", publication.deadline_s
         try:
-            scores = await member.handle.score.remote(canary)
-            expected = known if known is not None else await others[0].handle.score.remote(canary)
-        except RayError as error:
-            raise EngineLostError(
-                f"{member.engine_id} could not be compared with the engines before it: {first_line(error)}"
-            ) from error
+            scores = await reply("the rollout coordinator", what, member.handle.score.remote(canary), deadline_s)
+        except GONE as error:
+            raise EngineLostError(f"{member.engine_id} could not be compared with the engines before it: {error}") from error
+        expected = known or await self._calls.first(
+            others, "score the canary", lambda engine: engine.score.remote(canary), deadline_s
+        )
+        if expected is None:  # none of them is left to disagree with
+            return
         worst_mismatch({member.engine_id: scores}, expected, self._config.canary_tolerance, order.version)
 
     async def hold(self) -> None:
         """Stop generation on every engine; the next publication ends it. An engine that fails at it is replaced."""
-        members = self.fleet.ordered()
-        answers = await asyncio.gather(*(member.handle.hold.remote() for member in members), return_exceptions=True)
-        for member, answer in zip(members, answers, strict=True):
-            if isinstance(answer, BaseException):
-                self.fleet.lose(member.engine_id, f"{member.engine_id} could not be held: {first_line(answer)}")
+        deadline_s = self._config.publication.deadline_s
+        await self._calls.each(self.fleet.ordered(), "hold", lambda engine: engine.hold.remote(), deadline_s)
 
     async def canary(self, token_ids: tuple[int, ...]) -> dict[EngineId, tuple[float, ...]]:
-        """Log-probs of the same tokens from every engine that lives; one that dies at it is replaced."""
-        scores: dict[EngineId, tuple[float, ...]] = {}
+        """Log-probs of the same tokens from every engine that lives; one that dies or hangs at it is replaced."""
+        deadline_s = self._config.publication.deadline_s
         async with self._publication:  # else an engine could leave, and stop, while it scores
-            members = self.fleet.ordered()
-            calls = (member.handle.score.remote(token_ids) for member in members)
-            answers = await asyncio.gather(*calls, return_exceptions=True)
-            for member, answer in zip(members, answers, strict=True):
-                if not isinstance(answer, BaseException):
-                    scores[member.engine_id] = answer
-                elif isinstance(answer, RayActorError) or isinstance(getattr(answer, "cause", None), EngineLostError):
-                    self.fleet.lose(member.engine_id, f"{member.engine_id} could not score the canary: {first_line(answer)}")
-                else:
-                    raise answer
+            scores: dict[EngineId, tuple[float, ...]] = await self._calls.each(
+                self.fleet.ordered(), "score the canary", lambda engine: engine.score.remote(token_ids), deadline_s
+            )
             if scores and self._last_order is not None:
                 self._verified = (self._last_order.version, next(iter(scores.values())))
         return scores
 
     async def stats(self) -> list[EngineStats]:
-        """Of the engines that answer; each look also adapts their KV share to the preemptions seen."""
-        answers = await asyncio.gather(*(m.handle.stats.remote() for m in self.fleet.ordered()), return_exceptions=True)
-        stats = [answer for answer in answers if isinstance(answer, EngineStats)]
+        """Of the engines that answer; one that does not within the time of a turn is replaced, as one that returns no turn is.
+
+        Each look also adapts their KV share to the preemptions seen.
+        """
+        members, deadline_s = self.fleet.ordered(), self._config.rollout.turn_deadline_s
+        answers = await self._calls.each(members, "give statistics", lambda engine: engine.stats.remote(), deadline_s)
+        stats: list[EngineStats] = list(answers.values())
         for engine in stats:
             self.ledger.observe(engine.engine_id, engine.preemptions)
         return stats
@@ -255,8 +255,10 @@ class FleetKeeper:
 
     async def _bring_replacement(self, lost: EngineMember) -> None:
         """Waits for the controller to start an engine in the same place; none comes where the plan has none any more."""
+        what = f"the cluster controller to replace {lost.engine_id}"
+        asked = self._controller.replace_engine.remote(lost.engine_id)
         try:
-            started: StartedEngine | None = await self._controller.replace_engine.remote(lost.engine_id)
+            started: StartedEngine | None = await reply("the fleet", what, asked, self._config.replacement_s + GRACE_S)
             if started is not None:
                 await self._take(member_of(started))
         except (RayError, LibraError) as error:

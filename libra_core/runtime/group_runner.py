@@ -47,8 +47,12 @@ class GroupRunner:
     score: Callable[[TrajectoryGroup], Awaitable[TrajectoryGroup]]
     on_retry: Callable[[int], None]
 
-    async def run(self, index: int, prompt: Prompt, version: PolicyVersion) -> tuple[TrajectoryGroup, GroupVerdict]:
-        samples = await asyncio.gather(*(self._sample(index, prompt, i, 0) for i in range(self.config.group_size)))
+    async def run(
+        self, index: int, prompt: Prompt, version: PolicyVersion, losses: int = 0
+    ) -> tuple[TrajectoryGroup, GroupVerdict]:
+        """`losses`: groups of this prompt that came to nothing before; ids of trajectories are used once in a run."""
+        first = losses * (self.config.max_group_retries + 1)
+        samples = await asyncio.gather(*(self._sample(index, prompt, i, first) for i in range(self.config.group_size)))
         group = TrajectoryGroup(index=index, prompt=prompt, started_version=version, trajectories=tuple(samples))
         group = await self.score(group)
         while True:
@@ -56,15 +60,17 @@ class GroupRunner:
             if verdict is not GroupVerdict.RETRY:
                 return group, verdict
             self.on_retry(index)
-            group = await self.score(await self._rerun_failed(group))
+            group = await self.score(await self._rerun_failed(group, first))
 
-    async def _rerun_failed(self, group: TrajectoryGroup) -> TrajectoryGroup:
+    async def _rerun_failed(self, group: TrajectoryGroup, first: int) -> TrajectoryGroup:
         retries = group.retries + 1
         for failed in (t for t in group.trajectories if t.failure is not None):
             logger.warning("sample %s is run again (%d): %s", failed.trajectory_id, retries, failed.failure)
 
         async def again(old: Trajectory) -> Trajectory:
-            return old if old.failure is None else await self._sample(group.index, group.prompt, old.sample_index, retries)
+            if old.failure is None:
+                return old
+            return await self._sample(group.index, group.prompt, old.sample_index, first + retries)
 
         samples = await asyncio.gather(*(again(old) for old in group.trajectories))
         return replace(group, trajectories=tuple(samples), retries=retries)

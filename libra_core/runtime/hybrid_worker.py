@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,9 @@ from ray.exceptions import RayError
 
 from libra_core.config import LibraConfig
 from libra_core.elastic.spec import Address, ElasticSpec, HybridSpec, shard_endpoints
-from libra_core.errors import DeadlineError, ResourceError
+from libra_core.errors import DeadlineError, LibraError, ResourceError
+from libra_core.runtime.asking import GRACE_S, reply
 from libra_core.runtime.engine_slots import (
-    FLEET_GRACE_S,
     STOP_DEADLINE_S,
     EngineSlot,
     StartedEngine,
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _CONTROL_S = 30.0
-_GRACE_S = 30.0
-"""On top of a deadline that the other side keeps itself, so that its sentence is the one that is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,13 +95,13 @@ class HybridWorker:
         deadline_s = self._setting.config.elastic.drain_s
         for slot in self._engines.held:
             answer = self.coordinator.retire_engine.remote(slot.engine_id, deadline_s)
-            await answer_of_fleet(answer, slot.engine_id, self._setting.config.departure_s + FLEET_GRACE_S)
+            await answer_of_fleet(answer, slot.engine_id, self._setting.config.departure_s + GRACE_S)
 
     async def admit(self) -> None:
         """Serve with the newest weights; each engine has scored the canary before."""
         if self._serves:
             return
-        deadline_s = self._setting.config.admission_s + FLEET_GRACE_S
+        deadline_s = self._setting.config.admission_s + GRACE_S
         answers = [(engine.engine_id, self.coordinator.admit_engine.remote(engine)) for engine in self._engines.started]
         await asyncio.gather(*(answer_of_fleet(answer, engine_id, deadline_s) for engine_id, answer in answers))
         self._serves = True
@@ -133,34 +132,27 @@ class HybridWorker:
         deadline_s = config.training.start_deadline_s
         self._ranks = [self._rank_actor(rank) for rank in range(layout.tp * layout.pp)]
         try:
-            hosts = await asyncio.wait_for(
-                asyncio.gather(*(rank.host.remote(self._setting.loopback) for rank in self._ranks)), deadline_s
-            )
-            host, port = await asyncio.wait_for(self._ranks[0].rendezvous.remote(hosts[0]), deadline_s)
+            hosts = await self._of_ranks("its host", lambda rank: rank.host.remote(self._setting.loopback), deadline_s)
+            rendezvous = self._ranks[0].rendezvous.remote(hosts[0])
+            host, port = await reply(self._name, "a port of rank 0", rendezvous, deadline_s)
             specs = [
                 replica_spec(config, self._setting.model_folder, rank=number, host=host, port=port)
                 for number in range(len(self._ranks))
             ]
-            starts = [
-                rank.start.remote(spec, self.core.elastic, self._hybrid_spec())
-                for rank, spec in zip(self._ranks, specs, strict=True)
-            ]
-            await asyncio.wait_for(asyncio.gather(*starts), deadline_s)
-        except TimeoutError:
-            raise ResourceError(
-                f"replica hybrid-{self.slot} did not start within training.start_deadline_s = {deadline_s:.0f} s"
-            ) from None
-        except RayError as error:
-            raise ResourceError(f"replica hybrid-{self.slot} did not start: {first_line(error)}") from error
+            of_rank = dict(zip(self._ranks, specs, strict=True))
+            elastic, hybrid = self.core.elastic, self._hybrid_spec()
+            await self._of_ranks("its start", lambda rank: rank.start.remote(of_rank[rank], elastic, hybrid), deadline_s)
+        except DeadlineError as error:
+            raise ResourceError(f"{self._name} did not start within training.start_deadline_s: {error}") from None
+        except (LibraError, RayError) as error:
+            raise ResourceError(f"{self._name} did not start: {first_line(error)}") from error
 
     async def stop_replica(self) -> None:
         """Its connection ends with it; the core goes on without."""
         ranks, self._ranks = self._ranks, []
         self.joined = None
-        try:
-            await asyncio.wait_for(asyncio.gather(*(quiet(rank.close.remote()) for rank in ranks)), STOP_DEADLINE_S)
-        except TimeoutError:
-            logger.warning("replica hybrid-%d did not stop within %.0f s and is killed", self.slot, STOP_DEADLINE_S)
+        stop = f"{self._name} to stop, before it is killed,"
+        await asyncio.gather(*(quiet(stop, rank.close.remote(), STOP_DEADLINE_S) for rank in ranks))
         self.kill_replica(ranks)
 
     def kill_replica(self, ranks: list[ActorHandle] | None = None) -> None:
@@ -176,24 +168,43 @@ class HybridWorker:
         if self.joined is not None:
             return
         deadline_s = self._setting.config.elastic.join_s
-        joins = [rank.join.remote(epoch, deadline_s) for rank in self._ranks]
+        joins = {rank: rank.join.remote(epoch, deadline_s) for rank in self._ranks}
         self.joined = epoch  # from here on the core may count on it, whatever becomes of the call
         try:
-            reports = await asyncio.wait_for(asyncio.gather(*joins), deadline_s + _GRACE_S)
-        except TimeoutError:
-            raise DeadlineError(f"replica hybrid-{self.slot} did not join within elastic.join_s = {deadline_s:.0f} s") from None
-        except RayError as error:
-            raise ResourceError(f"replica hybrid-{self.slot} did not join: {first_line(error)}") from error
+            reports = await self._of_ranks("the core to take it in", lambda rank: joins[rank], deadline_s + GRACE_S)
+        except DeadlineError as error:
+            raise DeadlineError(f"{self._name} did not join within elastic.join_s = {deadline_s:.0f} s: {error}") from None
+        except (LibraError, RayError) as error:
+            raise ResourceError(f"{self._name} did not join: {first_line(error)}") from error
         self.join_report = reports[0]
 
     async def ask_to_leave(self) -> None:
         """The core leaves it out of the steps after the one in work."""
-        await asyncio.wait_for(asyncio.gather(*(quiet(rank.leave.remote()) for rank in self._ranks)), _CONTROL_S)
+        await self._told("leave", lambda rank: rank.leave.remote())
 
     async def cut(self) -> None:
         """Out at once."""
         self.joined = None
-        await asyncio.wait_for(asyncio.gather(*(quiet(rank.cut.remote()) for rank in self._ranks)), _CONTROL_S)
+        await self._told("cut its connection", lambda rank: rank.cut.remote())
+
+    @property
+    def _name(self) -> str:
+        return f"replica hybrid-{self.slot}"
+
+    async def _of_ranks(self, what: str, call: Callable[[ActorHandle], Any], deadline_s: float) -> list[Any]:
+        """Of every rank, asked at once. Raises as `reply` does."""
+        answers = (reply(f"rank {i} of {self._name}", what, call(rank), deadline_s) for i, rank in enumerate(self._ranks))
+        return list(await asyncio.gather(*answers))
+
+    async def _told(self, what: str, call: Callable[[ActorHandle], Any]) -> None:
+        """A rank that is gone has done it.
+
+        Raises:
+            DeadlineError: one did not.
+        """
+        done = await asyncio.gather(*(quiet(f"{self._name} to {what}", call(rank), _CONTROL_S) for rank in self._ranks))
+        if not all(done):
+            raise DeadlineError(f"{self._name} did not {what} within {_CONTROL_S:.0f} s")
 
     def release(self) -> None:
         self.placement.release()

@@ -1,6 +1,5 @@
 """Asks the engine before a move to hand the context's KV over."""
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -8,6 +7,8 @@ from typing import Any
 from ray.exceptions import RayError
 
 from libra_core.config.rollout import RolloutConfig
+from libra_core.errors import LibraError
+from libra_core.runtime.asking import reply
 from libra_core.runtime.fleet import Fleet, first_line
 from libra_core.runtime.prefill_ahead import HeldContext, Offer, no_offer
 from libra_core.types.trajectory import GenerationRequest
@@ -30,10 +31,8 @@ class KvOffers:
         tokens = request.token_ids[: held.tokens + 1]
         asked = member.handle.offer_kv.remote(request.request_id, tokens, held.version)
         try:
-            return await asyncio.wait_for(asked, self._deadline_s)
-        except TimeoutError:
-            logger.info("%s handed nothing over for %s within %.0f s", held.engine_id, request.request_id, self._deadline_s)
-        except RayError as error:
+            return await reply(request.request_id, f"{held.engine_id} to hand its context over", asked, self._deadline_s)
+        except (LibraError, RayError) as error:
             logger.info("%s handed nothing over for %s: %s", held.engine_id, request.request_id, first_line(error))
         finally:
             member.running -= 1

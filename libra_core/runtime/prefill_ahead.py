@@ -4,6 +4,7 @@ Where possible that overlaps a tool call: the engine that will probably serve th
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,10 +12,11 @@ from typing import Any, Protocol
 
 from libra_core.errors import EngineLostError
 from libra_core.ports.routing import FinishedTrajectory, TurnContext
-from libra_core.runtime.fleet import EngineMember
+from libra_core.runtime.fleet import EngineMember, first_line
 from libra_core.types.ids import EngineId, PolicyVersion
 from libra_core.types.trajectory import GeneratedTurn, GenerationRequest
 
+logger = logging.getLogger(__name__)
 Generate = Callable[[EngineMember, GenerationRequest], Awaitable[GeneratedTurn]]
 
 
@@ -101,7 +103,9 @@ class PrefillAhead:
 
     def __init__(self, member: EngineMember, request: GenerationRequest, held: HeldContext | None, tools: MoveTools) -> None:
         self.member = member
-        self._task = asyncio.get_running_loop().create_task(self._compute(request, held, tools))
+        work = self._compute(request, held, tools)
+        self._task = asyncio.get_running_loop().create_task(work)  # failure: `_note_failure`, and whoever takes it
+        self._task.add_done_callback(_note_failure)
 
     async def take(self) -> GeneratedTurn | None:
         """The trajectory does move there; None when the engine was lost meanwhile."""
@@ -119,6 +123,13 @@ class PrefillAhead:
             return None
         tools.watch.note_ahead(time.monotonic() - started_s)
         return turn
+
+
+def _note_failure(task: "asyncio.Task[GeneratedTurn | None]") -> None:
+    """Whoever takes it gets the failure; of one that is dropped nobody else would tell."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        logger.warning("a prefill ahead failed: %s: %s", type(error).__name__, first_line(error))
 
 
 @dataclass(slots=True, kw_only=True)

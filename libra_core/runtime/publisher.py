@@ -16,7 +16,8 @@ from typing import Any
 from libra_core.config import LibraConfig
 from libra_core.engines.weight_source import BroadcastWeights, FileWeights, TensorMeta
 from libra_core.errors import DeadlineError, ResourceError, TrainerLostError
-from libra_core.runtime.asking import CALL_DEADLINE_S, answered, ask
+from libra_core.runtime.asking import CALL_DEADLINE_S, GRACE_S, answered, ask
+from libra_core.runtime.broadcast_round import LOOK_S
 from libra_core.runtime.clients import TrainerClient
 from libra_core.runtime.fleet import ActorHandle
 from libra_core.runtime.weights import PublicationOrder, Published, worst_mismatch
@@ -25,8 +26,6 @@ from libra_core.types.reports import PublicationReport
 
 logger = logging.getLogger(__name__)
 
-_ANSWER_S = 30.0
-"""On top of the engines' own deadline, so that their sentence is the one that is read."""
 _LOOK_S = 5.0
 
 
@@ -125,8 +124,7 @@ class WeightPublisher:
 
     def _settled(self, under_way: _UnderWay) -> PublicationReport:
         sent, version = under_way.sent, under_way.version
-        patience_s = self._deadline_s * (2 if under_way.expected else 1) + _ANSWER_S
-        answer: Published = ask(f"the engines to load version {version}", sent.reference, patience_s, since_s=sent.at_s)
+        answer: Published = ask(f"the engines to load version {version}", sent.reference, self._patience_s, since_s=sent.at_s)
         self._remove_files_before(sent.path)
         if not answer.engines:
             raise ResourceError(f"no engine took policy version {version}; look into the run folder's logs")
@@ -140,6 +138,14 @@ class WeightPublisher:
             engines=answer.engines,
             canary_max_error=self._mismatch(under_way, answer),
         )
+
+    @property
+    def _patience_s(self) -> float:
+        """An engine that is being admitted (its weights and the canary), every load, and the canary; each has its deadline in the
+        coordinator, which names whom it gives up."""
+        in_turn = self._config.publication.order == "rolling" and self._config.weights_by_file
+        loads = self._config.rollout.num_engines if in_turn else 1
+        return (loads + 3) * self._deadline_s + GRACE_S
 
     def _mismatch(self, under_way: _UnderWay, answer: Published) -> float:
         if not under_way.expected:
@@ -184,7 +190,9 @@ class WeightPublisher:
 
     def _join_group(self) -> BroadcastWeights:
         """Form the group of trainer rank 0 and all engine workers, again whenever an engine was replaced."""
-        group: dict[EngineId, int] = ask("the engines of a broadcast", self._coordinator.form_broadcast.remote())
+        group: dict[EngineId, int] = ask(
+            "the engines of a broadcast", self._coordinator.form_broadcast.remote(), LOOK_S + GRACE_S
+        )
         if self._layout is None:
             tensors = self._trainer.ranks.call("export_metadata", deadline_s=self._deadline_s)[0]
             self._layout = BroadcastWeights(
@@ -196,7 +204,7 @@ class WeightPublisher:
             join_s = self._deadline_s / 2
             joining = self._coordinator.open_broadcast.remote(host, port, world_size, join_s)
             self._trainer.ranks.call("open_broadcast", host, port, world_size, join_s, deadline_s=self._deadline_s)
-            ask("the engines to join the broadcast group", joining, self._deadline_s)
+            ask("the engines to join the broadcast group", joining, 2 * join_s + 2 * GRACE_S)
             self._members = tuple(group)
         return self._layout
 

@@ -8,7 +8,8 @@ import threading
 
 import ray
 
-from libra_core.errors import ResourceError
+from libra_core.errors import DeadlineError, ResourceError
+from libra_core.runtime.bounded import call_within
 from libra_core.runtime.placement import GPU_SLOT
 from libra_core.runtime.remains import temp_folder
 
@@ -17,6 +18,10 @@ logger = logging.getLogger(__name__)
 NAMESPACE_PREFIX = "libra-"
 _OBJECT_STORE_BYTES = 512 << 20
 _KNOCK_S = 10.0
+_START_S = 120.0
+_LEAVE_S = 20.0
+_left = threading.Event()
+"""Whether the cluster that was started last has been left."""
 
 
 def start_private(namespace: str, *, gpu_slots: int | None) -> str:
@@ -25,17 +30,24 @@ def start_private(namespace: str, *, gpu_slots: int | None) -> str:
     `gpu_slots` stands for GPUs on CPU hosts; None lets Ray count the real ones.
     """
     temp = temp_folder(namespace)
+    _left.clear()
     with _own_signals():
         try:
-            ray.init(
-                address="local",
-                namespace=namespace,
-                resources=None if gpu_slots is None else {GPU_SLOT: float(gpu_slots)},
-                object_store_memory=_OBJECT_STORE_BYTES,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                _temp_dir=str(temp),
+            call_within(
+                "Ray to start on this machine",
+                lambda: ray.init(
+                    address="local",
+                    namespace=namespace,
+                    resources=None if gpu_slots is None else {GPU_SLOT: float(gpu_slots)},
+                    object_store_memory=_OBJECT_STORE_BYTES,
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    _temp_dir=str(temp),
+                ),
+                _START_S,
+                undo=ray.shutdown,
+                until=_left,  # Ray's servers die with the thread that started them
             )
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             shutil.rmtree(temp, ignore_errors=True)
@@ -50,7 +62,12 @@ def join(address: str, namespace: str) -> None:
     _knock(address)
     with _own_signals():
         try:
-            ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level=logging.ERROR)
+            call_within(
+                f"the Ray cluster at {address} (backend.ray_address)",
+                lambda: ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level=logging.ERROR),
+                _START_S,
+                undo=ray.shutdown,
+            )
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise ResourceError(f"no Ray cluster answers at {address}: {error}; check backend.ray_address") from error
 
@@ -72,7 +89,11 @@ def _knock(address: str) -> None:
 def leave() -> None:
     """Disconnect; a private cluster ends with it."""
     with _own_signals():
-        ray.shutdown()
+        try:
+            call_within("Ray to end", ray.shutdown, _LEAVE_S)
+        except DeadlineError as error:
+            logger.warning("%s; what runs of it on this machine is ended", error)
+        _left.set()
 
 
 class _own_signals:  # noqa: N801 - reads as a statement

@@ -9,10 +9,10 @@ from statistics import fmean
 from typing import Any
 
 from libra_core.config import LibraConfig
-from libra_core.errors import DeadlineError, ResourceError
+from libra_core.errors import DeadlineError, ResourceError, RolloutError
 from libra_core.planning.run_forecast import RunForecaster
 from libra_core.runtime.account import IterationTimes, engine_deltas, engine_work, time_account, training_intervals
-from libra_core.runtime.asking import answered, ask
+from libra_core.runtime.asking import CALL_DEADLINE_S, GRACE_S, answered, ask
 from libra_core.runtime.clients import TrainerClient
 from libra_core.runtime.fleet import ActorHandle
 from libra_core.runtime.publisher import WeightPublisher
@@ -37,8 +37,6 @@ from libra_core.types.trace import TraceSpan
 
 _LOOK_EVERY_S = 5.0
 """How often a waiting step asks whether the fleet is still able to deliver."""
-_PREPARE_S = 60.0
-"""On top of a call's own deadline."""
 
 
 class RolloutClient:
@@ -79,7 +77,7 @@ class RolloutClient:
         start_s = time.time()
         wait = self._collect(step)
         if self._config.rollout.mode == "colocated":
-            ask("the engines to hold", self._coordinator.hold.remote(), self._config.publication.deadline_s)
+            ask("the engines to hold", self._coordinator.hold.remote(), self._config.publication.deadline_s + GRACE_S)
         self._waits.append((start_s, time.time()))
         groups = ask(f"the groups of step {step}", self._store.groups.remote(batch_name(step)))
         counts = ask("the store's counts", self._store.counts.remote())
@@ -113,7 +111,9 @@ class RolloutClient:
         self._publications.append((start_s, time.time()))
 
     def stats(self) -> tuple[EngineStats, ...]:
-        return tuple(ask("engine stats", self._coordinator.stats.remote()))
+        """Of the engines that answer; the coordinator gives up those that do not within `rollout.turn_deadline_s`."""
+        deadline_s = self._config.rollout.turn_deadline_s + GRACE_S
+        return tuple(ask("the coordinator's statistics of the engines", self._coordinator.stats.remote(), deadline_s))
 
     def audit(self) -> TrajectoryAudit:
         """What became of the trajectories of all finished steps."""
@@ -127,9 +127,12 @@ class RolloutClient:
         self.settle_publication()
         deadline_s, since_s = self._config.rollout.batch_deadline_s, time.monotonic()
         scoring = self._coordinator.evaluate_heldout.remote(count)
-        while not answered(scoring, _LOOK_EVERY_S) and time.monotonic() - since_s < deadline_s:
-            self._serve_waiting(ask("the fleet's state", self._coordinator.state.remote()))
-        pairs = ask("held-out rollouts", scoring, deadline_s, since_s=since_s)
+        while not answered(scoring, _LOOK_EVERY_S):
+            state = self._fleet_state()
+            self._serve_waiting(state)
+            if time.monotonic() - since_s >= deadline_s:
+                raise DeadlineError(self._who_waits("the evaluation", "held-out prompts", state))
+        pairs = ask("held-out rollouts", scoring, CALL_DEADLINE_S)
         rewards: dict[str, list[float]] = defaultdict(list)
         for prompt, trajectory in pairs:
             reward = 0.0 if is_masked(trajectory) else trajectory.reward
@@ -139,7 +142,7 @@ class RolloutClient:
         return {name: fmean(values) for name, values in sorted(rewards.items())}
 
     def sample_trajectories(self, batch_id: BatchId, count: int) -> list[dict[str, Any]]:
-        return ask("sample trajectories", self._scorer.samples.remote(batch_id, count))
+        return ask("the scorer's samples", self._scorer.samples.remote(batch_id, count), CALL_DEADLINE_S + GRACE_S)
 
     def lengths(self, batch_id: BatchId) -> list[LengthRecord]:
         """Of the batch's trajectories, while the store keeps it."""
@@ -157,7 +160,7 @@ class RolloutClient:
         stats = self.stats()
         deltas = engine_deltas(self._engines, stats)
         self._engines = {engine.engine_id: engine for engine in stats}
-        state = ask("the fleet's state", self._coordinator.state.remote())
+        state = self._fleet_state()
         routing: RoutingReport = ask("the router's report", self._coordinator.routing_report.remote())
         times = IterationTimes(
             window=window,
@@ -207,7 +210,7 @@ class RolloutClient:
         wait = Wait()
         while True:
             look_s = max(0.0, min(_LOOK_EVERY_S, end - time.monotonic()))
-            share: Share = ask(f"the batch of step {step}", self._store.take.remote(step, look_s), look_s + _PREPARE_S)
+            share: Share = ask(f"the batch of step {step}", self._store.take.remote(step, look_s), look_s + CALL_DEADLINE_S)
             wait.age_s += share.late_s
             wait.late_groups.update(share.waited_for)
             if streamed and share.groups:
@@ -222,9 +225,11 @@ class RolloutClient:
     def _require_progress(self, step: int, share: Share, *, timed_out: bool) -> bool:
         """Publish again when that is what a replaced engine waits for; fail when nothing can fill the step any more. True while
         engines are replaced on purpose: the step's deadline begins when that is over."""
-        state = ask("the fleet's state", self._coordinator.state.remote())
+        state = self._fleet_state()
         if state["fault"]:
-            raise ResourceError(f"step {step} cannot be filled, the rollout coordinator failed: {state['fault']}")
+            raise ResourceError(f"step {step} cannot be filled, {state['fault']}")
+        if state["lost"]:
+            raise RolloutError(f"step {step} cannot be filled: {state['lost']}")
         if self._serve_waiting(state):
             return False
         if state["expects_engines"]:
@@ -232,8 +237,12 @@ class RolloutClient:
         if state["failure"] and not state["engines"]:
             raise ResourceError(f"step {step} cannot be filled, no engine is left: {state['failure']}")
         if timed_out:
-            raise DeadlineError(self._who_is_late(step, share.late, state))
+            waiting_for = f"groups {', '.join(map(str, share.late))} at their age limit" if share.late else "more finished groups"
+            raise DeadlineError(self._who_waits(f"step {step}", waiting_for, state))
         return False
+
+    def _fleet_state(self) -> dict[str, Any]:
+        return ask("the fleet's state", self._coordinator.state.remote())
 
     def _serve_waiting(self, state: Mapping[str, Any]) -> bool:
         """Publish again when that is what the only engines wait for; whether they do."""
@@ -241,13 +250,12 @@ class RolloutClient:
             self._publisher.publish(PolicyVersion(state["version"]))
         return state["waiting_for_weights"]
 
-    def _who_is_late(self, step: int, late: tuple[int, ...], state: dict[str, Any]) -> str:
-        waiting_for = f"groups {', '.join(map(str, late))} at their age limit" if late else "more finished groups"
+    def _who_waits(self, who: str, what: str, state: Mapping[str, Any]) -> str:
         running = ", ".join(map(str, state["running_groups"]))
         return (
-            f"step {step} waited {self._config.rollout.batch_deadline_s:.0f} s (rollout.batch_deadline_s) for {waiting_for}; "
+            f"{who} waited {self._config.rollout.batch_deadline_s:.0f} s (rollout.batch_deadline_s) for {what}; "
             f"running groups: {running or 'none'}; trajectories per engine: {state['engines'] or 'no engine'}; "
-            f"without a place: {state['queued']}"
+            f"without a place: {state['queued']}; longest waits: {'; '.join(state['waits']) or 'none'}"
         )
 
 

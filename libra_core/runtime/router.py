@@ -33,6 +33,7 @@ _RECENT = 1024
 _RETUNE_EVERY = 256
 _FIRST_LIMITS_FROM = 64
 _SAVE_EVERY_S = 30.0
+_WRITE_S = 120.0
 _TAIL = 0.9
 
 
@@ -186,8 +187,14 @@ class FleetRouter:
             if at_once:
                 save_tree(tree, tree_path(self._folder))
             else:
-                self._write = asyncio.get_running_loop().run_in_executor(None, save_tree, tree, tree_path(self._folder))
-                await asyncio.shield(self._write)
+                loop = asyncio.get_running_loop()
+                self._write = loop.run_in_executor(None, save_tree, tree, tree_path(self._folder))  # failure: raised below
+                done, _ = await asyncio.wait([self._write], timeout=_WRITE_S)
+                if not done:
+                    raise TimeoutError(
+                        f"a write of {learnt} trajectories still runs after {_WRITE_S:.0f} s, and nothing is learnt"
+                    )
+                self._write.result()  # unbounded: it is done
             self._written = learnt
         except OSError as error:
             logger.warning("the prefix tree could not be written to %s: %s; the run goes on", self._folder, error)

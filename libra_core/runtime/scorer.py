@@ -16,6 +16,7 @@ from libra_core.borders import reward_of
 from libra_core.config import LibraConfig
 from libra_core.config.rollout import RolloutConfig
 from libra_core.ports.environment import Environment
+from libra_core.runtime.asking import CALL_DEADLINE_S, reply
 from libra_core.runtime.fleet import ActorHandle
 from libra_core.types.group import TrajectoryGroup
 from libra_core.types.ids import BatchId
@@ -48,12 +49,12 @@ class RewardActor:
     async def report(self, batch_id: BatchId) -> RewardReport:
         """The reward spread of a batch."""
         start_s = time.monotonic()
-        groups: list[TrajectoryGroup] = await self._store.groups.remote(batch_id)
+        groups = await self._groups(batch_id)
         return summarise(batch_id, groups, duration_s=time.monotonic() - start_s)
 
     async def samples(self, batch_id: BatchId, count: int) -> list[dict[str, object]]:
         """Trajectories as text for people: the first sample of each of the first groups."""
-        groups: list[TrajectoryGroup] = await self._store.groups.remote(batch_id)
+        groups = await self._groups(batch_id)
         return [
             {
                 "trajectory": t.trajectory_id,
@@ -69,6 +70,15 @@ class RewardActor:
             for group in groups[:count]
             for t in group.trajectories[:1]
         ]
+
+    async def _groups(self, batch_id: BatchId) -> list[TrajectoryGroup]:
+        what = f"the trajectory store's groups of {batch_id}"
+        return await reply("the scorer", what, self._store.groups.remote(batch_id), CALL_DEADLINE_S)
+
+
+def patience_s(limits: RolloutConfig) -> float:
+    """`score_group` takes no longer: each try of each sample has its own bounds, and samples are scored side by side."""
+    return _TRIES * (limits.score_deadline_s + limits.queue_deadline_s)
 
 
 def with_advantages(samples: Sequence[Trajectory], kind: Literal["group_std", "group_mean"]) -> tuple[Trajectory, ...]:

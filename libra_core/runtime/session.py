@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from libra_core.planning.run_forecast import RunForecaster
 from libra_core.planning.run_laws import load_run_laws
 from libra_core.runtime import ray_cluster
 from libra_core.runtime.admission import PromptCursor
-from libra_core.runtime.asking import ask
+from libra_core.runtime.asking import CALL_DEADLINE_S, GRACE_S, answered, answered_any, ask
 from libra_core.runtime.clients import ControllerClient, RewardClient, TrainerClient
 from libra_core.runtime.controller import ClusterControllerActor
 from libra_core.runtime.coordinator import RolloutCoordinatorActor
@@ -105,8 +106,11 @@ def start_session(
     session = Session(ref=replace(ref, ray_address=_connect(config, namespace)), config=config)
     try:
         _start_actors(session, str(model_folder), resume_from, report)
-    except BaseException:
+    except BaseException as error:
         session.close()
+        logs = Path(session.ref.run_dir) / "logs"
+        if isinstance(error, LibraError) and any(logs.glob("*")):
+            error.args = (f"{error}; the logs of this start are in {logs}",)
         raise
     return session
 
@@ -125,7 +129,8 @@ def _start_actors(session: Session, model_folder: str, resume_from: Path | None,
     starting_engines = session.controller.start_engines.remote()
     starting_trainers = session.controller.start_trainers.remote()
     report("starting the trainer", 0.1)
-    ranks = TrainerGroup(_started("the trainer", starting_trainers, config.training.start_deadline_s))
+    beside = ("the engines", starting_engines)
+    ranks = TrainerGroup(_started("the trainer", starting_trainers, config.training.start_deadline_s, beside))
     version, cursor, carried = _restore(config, ranks, resume_from)
     _go_on_from(resume_from, session.ref)
     store = actor(TrajectoryStoreActor, "store").remote(_store_spec(config), cursor)
@@ -134,8 +139,9 @@ def _start_actors(session: Session, model_folder: str, resume_from: Path | None,
     session.coordinator = coordinator
     report("starting the engines", 0.5)
     engines: list[StartedEngine] = _started("the engines", starting_engines, config.rollout.engine_start_deadline_s)
-    ask("the coordinator to take the engines", coordinator.attach.remote(store, scorer, session.controller, engines))
-    ask("the cluster controller to take the fleet", session.controller.attach.remote(coordinator))
+    attaching = coordinator.attach.remote(store, scorer, session.controller, engines)
+    ask("the rollout coordinator to load the workload and take the engines", attaching, config.rollout.engine_start_deadline_s)
+    ask("the cluster controller to take the fleet", session.controller.attach.remote(coordinator), CALL_DEADLINE_S + GRACE_S)
     hybrids = HybridFeed(session.controller) if config.elastic.hybrid_replicas else None
     trainer = TrainerClient(config, Path(session.ref.run_dir), ranks, store, hybrids)
     publisher = WeightPublisher(config, trainer, coordinator, shared_memory(session.ref.namespace))
@@ -153,13 +159,8 @@ def _start_actors(session: Session, model_folder: str, resume_from: Path | None,
     if planner is not None:
         planner.resume(carried.get(_REPLANNING))
         trainer.carry(_REPLANNING, planner.state)
-    session.connection = Connection(
-        rollout=rollout,
-        reward=RewardClient(scorer),
-        trainer=trainer,
-        controller=controller,
-        planner=planner,
-    )
+    reward = RewardClient(scorer)
+    session.connection = Connection(rollout=rollout, reward=reward, trainer=trainer, controller=controller, planner=planner)
     report("ready", 1.0)
 
 
@@ -191,8 +192,15 @@ def _connect(config: LibraConfig, namespace: str) -> str:
     return ray_cluster.start_private(namespace, gpu_slots=plan_of(config).num_gpus if config.backend.kind == "cpu" else None)
 
 
-def _started(what: str, starting: Any, deadline_s: float) -> Any:
-    return ask(f"{what} to start", starting, deadline_s + _STOP_DEADLINE_S)
+def _started(what: str, starting: Any, deadline_s: float, beside: tuple[str, Any] | None = None) -> Any:
+    """Devices are waited for up to the deadline, and what starts on them as long again; the controller's sentence comes first.
+
+    What starts `beside` and fails is raised at once, instead of after the wait for this.
+    """
+    end_s = time.monotonic() + 2 * deadline_s + GRACE_S
+    if beside is not None and answered_any([starting, beside[1]], end_s - time.monotonic()) and not answered(starting):
+        ask(f"{beside[0]} to start", beside[1])
+    return ask(f"{what} to start", starting, end_s - time.monotonic())
 
 
 def _restore(

@@ -89,7 +89,8 @@ class TrajectoryStoreActor:
     """Owns every finished, untrained group. An async actor: one event loop, no threads.
 
     Consumes: scored groups from the coordinator. `take` waits for groups of a step and is unblocked by `add_group` and
-    `drop_group`. Conservation: groups issued = running + ready + in batches + trained + written off.
+    `drop_group`. Conservation: groups issued = running + ready + in batches + trained + dropped, where a prompt whose group was
+    dropped may be issued again.
     """
 
     def __init__(self, spec: StoreSpec, cursor: PromptCursor) -> None:
@@ -98,7 +99,6 @@ class TrajectoryStoreActor:
         self._in_flight: dict[int, PolicyVersion] = {}
         self._batches: dict[BatchId, Batch] = {}
         self._trained: set[int] = {i for i in range(cursor.next_index) if i not in cursor.untrained}
-        self._written_off: set[int] = set()
         self._counts = {"retried": 0, "partial": 0, "dropped": 0}
         self._finished, self._taken = LengthSum(), LengthSum()
         self._audit = TrajectoryAudit()
@@ -123,7 +123,6 @@ class TrajectoryStoreActor:
     async def drop_group(self, index: int) -> None:
         async with self._changed:
             self._in_flight.pop(index, None)
-            self._written_off.add(index)
             self._counts["dropped"] += 1
             self._changed.notify_all()
 
@@ -251,8 +250,8 @@ class TrajectoryStoreActor:
         )
 
     async def cursor(self) -> PromptCursor:
-        """What a resumed run must issue again: everything not yet trained."""
-        return PromptCursor.after(self._trained, self._written_off)
+        """What a resumed run must issue again: everything not yet trained, prompts of lost groups included."""
+        return PromptCursor.after(self._trained)
 
     async def counts(self) -> dict[str, int]:
         """Retried, partial and dropped groups since the start, and where the others are."""

@@ -9,6 +9,8 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from libra_core.errors import DeadlineError, LibraError, TrainerLostError
 from libra_core.runtime.fleet import ActorHandle, first_line
 
+_FETCH_S = 60.0
+"""For answers that are there."""
 _PEER_GRACE_S = 3.0
 """How long a failed call waits for the other ranks to show which of them died."""
 
@@ -58,7 +60,7 @@ class TrainerGroup:
                 )
             if _failure_of(done[0]) is not None:
                 raise _verdict(what, references)
-        return ray.get(references)
+        return ray.get(references, timeout=_FETCH_S)
 
 
 def _failure_of(reference: Any) -> RayActorError | RayTaskError | None:

@@ -44,6 +44,6 @@ class WeightLoads:
         """One that a whole broadcast did not reach is at fault; where it was not whole, engines serve on until the repeat."""
         behind, self._behind = self._behind, []
         done, _ = await asyncio.wait([whole], timeout=self._config.publication.deadline_s if behind else 0)
-        if not done or whole.result():
+        if not done or whole.result():  # unbounded: it is done
             for member, error in behind:
                 self._drop(member, error)

@@ -46,16 +46,14 @@ async def load_weights(member: EngineMember, order: PublicationOrder, config: Pu
         EngineLostError: it died, failed or passed the deadline.
     """
     try:
-        return await asyncio.wait_for(
-            member.handle.update_weights.remote(order.source, order.version, config.in_flight, config.recompute_kv),
-            config.deadline_s,
-        )
-    except TimeoutError:
-        reason = f"did not load version {order.version} within publication.deadline_s = {config.deadline_s:.0f} s"
+        async with asyncio.timeout(config.deadline_s):
+            return await member.handle.update_weights.remote(order.source, order.version, config.in_flight, config.recompute_kv)
     except (RayActorError, RayTaskError) as error:
         reason = f"failed to load version {order.version}: {first_line(error)}"
         if isinstance(getattr(error, "cause", None), CheckpointError):
             raise NotStagedError(f"{member.engine_id} {reason}") from error
+    except TimeoutError:
+        reason = f"did not load version {order.version} within publication.deadline_s = {config.deadline_s:.0f} s"
     raise EngineLostError(f"{member.engine_id} {reason}")
 
 

@@ -6,13 +6,14 @@ It leaves to others: which engine serves what, retries, and the deadline of a tu
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Literal
 
 import psutil
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from libra_core.engines.log_tail import last_words, own_logs, points_back
 from libra_core.engines.vllm import exchanges
 from libra_core.engines.vllm.arguments import engine_arguments
 from libra_core.engines.vllm.kv_transfer import Ticket, adopt, offer
@@ -58,7 +59,9 @@ class VllmEngine:
         try:
             self._engine = AsyncLLM.from_engine_args(engine_arguments(self._spec), stat_loggers=[self._counters])
         except Exception as error:
-            raise EngineLostError(f"{self._spec.engine_id} did not start with {self._spec.model_path}: {error}") from error
+            what = f"{self._spec.engine_id} did not start with {self._spec.model_path}"
+            told = last_words(own_logs()) if points_back(str(error)) else ""
+            raise EngineLostError(f"{what}: {told or error}") from error
         async with self._expect("start", self._spec.start_deadline_s) as engine:
             self._processes = [psutil.Process(pid) for pid in await exchanges.process_ids(engine)]
             await engine.update_weight_version(str(self._version))
@@ -91,7 +94,7 @@ class VllmEngine:
                 if turn.abort_requested and not output.finished:
                     await engine.abort(request.request_id)
         except EngineDeadError as error:
-            raise self._lose("its engine process died") from error
+            raise self._lose(self._death("")) from error
         finally:
             del self._turns[request.request_id]
             self._counters.request_finished()
@@ -108,7 +111,7 @@ class VllmEngine:
         try:
             return await offer(engine, transfer.connector, request_id, token_ids, version)
         except EngineDeadError as error:
-            raise self._lose("its engine process died") from error
+            raise self._lose(self._death("")) from error
 
     async def partial(self, request_id: str) -> GeneratedTurn | None:
         """What a running request has sampled so far, as if it were aborted now; None when it is not running."""
@@ -251,7 +254,8 @@ class VllmEngine:
         """Serve no more; requests that are running return with what they have."""
         self._fault = self._fault or reason
         if self._engine is not None and not self._engine.errored:
-            await self._engine.abort(tuple(self._turns))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._engine.abort(tuple(self._turns)), _CONTROL_DEADLINE_S)
 
     def _alive(self) -> AsyncLLM:
         if self._fault is not None:
@@ -261,6 +265,11 @@ class VllmEngine:
         if self._asleep:
             raise EngineLostError(f"{self._spec.engine_id} sleeps")
         return self._engine
+
+    def _death(self, when: str) -> str:
+        """Said once with what the log ends with; calls that fail after the first one only repeat it."""
+        line = last_words(own_logs()) if self._fault is None else ""
+        return f"its engine process died{when}{f'; its log ends with: {line}' if line else ''}"
 
     def _lose(self, reason: str) -> EngineLostError:
         self._fault = self._fault or reason
@@ -278,7 +287,7 @@ class VllmEngine:
         except TimeoutError as error:
             raise self._lose(f"it did not {what} within {deadline_s:.0f} s") from error
         except EngineDeadError as error:
-            raise self._lose(f"its engine process died when asked to {what}") from error
+            raise self._lose(self._death(f" when asked to {what}")) from error
         except Exception as error:
             raise self._lose(f"it failed to {what}: {error}") from error
 

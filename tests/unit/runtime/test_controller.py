@@ -16,6 +16,7 @@ from libra_core.runtime.controller import ClusterControllerActor
 from libra_core.runtime.hybrid_pool import HybridPool
 from libra_core.types.ids import EngineId
 from libra_core.types.plan import Plan
+from support.actors import FakeActor
 from support.core_engines import FakeWorld, config_of, fleet_plan
 from support.hybrid_workers import CONFIG, SERVING, FakeWorker
 
@@ -53,8 +54,7 @@ class Controller(ClusterControllerActor):
         return (await moving).applied
 
     async def settled(self) -> None:
-        while self._tasks:
-            await asyncio.gather(*self._tasks)
+        await self._tasks.settled()
 
 
 def run(claim: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -106,6 +106,25 @@ def test_a_recovery_that_fails_is_told() -> None:
     run(claim)
 
 
+def test_a_task_of_the_controller_that_fails_is_told_to_whoever_waits_for_groups() -> None:
+    async def claim() -> None:
+        controller = Controller()
+        controller._core.coordinator = coordinator = FakeActor()
+        assert await controller.flip(1)
+        await controller.step()
+
+        async def broken(_slot: int) -> None:
+            raise AttributeError("a mistake of ours")
+
+        controller._pool.recover = broken  # type: ignore[method-assign]
+        controller.workers[0].die()
+        await controller.step()
+        await controller.settled()
+        assert coordinator.asked("note_fault") == [("AttributeError: a mistake of ours",)]
+
+    run(claim)
+
+
 def test_a_replica_is_called_back_for_an_engine_that_cannot_be_replaced() -> None:
     async def claim() -> None:
         controller, world = Controller(), FakeWorld(free=[1])
@@ -116,7 +135,7 @@ def test_a_replica_is_called_back_for_an_engine_that_cannot_be_replaced() -> Non
         world.fails = "start"
         with pytest.raises(ResourceError, match="no luck with start"):
             await controller.replace_engine(EngineId("engine-0"))
-        while controller._tasks:
+        while controller._tasks.running:
             await controller.step()
             await asyncio.sleep(0)
         assert await controller.plan() == SERVING
