@@ -47,6 +47,7 @@ check: setup
 	$(BIN)/lint-imports
 	$(BIN)/python tests/checks/limits.py
 	$(BIN)/python tests/checks/references.py
+	$(BIN)/python tests/checks/waits.py
 
 format: setup
 	$(BIN)/ruff check --fix .

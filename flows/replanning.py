@@ -90,7 +90,8 @@ class Looks:
             else:
                 done.set_result(None)
 
-        Thread(target=follow, name=f"replanning-{report.step}", daemon=True).start()
+        name = f"replanning-{report.step}"
+        Thread(target=follow, name=name, daemon=True).start()  # failure: `_wait` raises it
 
     def _wait(self) -> None:
         """Raises what the look raised, or `DeadlineError`."""
@@ -102,7 +103,7 @@ class Looks:
                 f"the training waited {self._deadline_s:.0f} s (orchestration.server_outage_s and {_LOOK_DEADLINE_S:.0f} s) for "
                 "its look at the plan; see the run folder's logs, resume the run, or set replanning.every_steps=0"
             )
-        done.result()
+        done.result(0)
 
     @property
     def _deadline_s(self) -> float:

@@ -79,7 +79,7 @@ class CoreEndpoint:
                 f"the side channel cannot listen on {spec.host} ({error}); give the address of one of this machine's interfaces"
             ) from error
         self.address: Address = self._listener.getsockname()[:2]
-        threading.Thread(target=self._accept, name="elastic-listener", daemon=True).start()
+        threading.Thread(target=self._accept, name="elastic-listener", daemon=True).start()  # failure: logged
 
     def vote(self, slot: int, step: int) -> Vote:
         """What this rank can say about a slot when `step` is to be finished."""
@@ -212,11 +212,14 @@ class CoreEndpoint:
     def _accept(self) -> None:
         while True:
             try:
-                connected, _ = self._listener.accept()
+                connected, _ = self._listener.accept()  # unbounded: `close` ends it
             except OSError:
+                if self._listener.fileno() >= 0:  # not closed by us
+                    logger.exception("no hybrid replica can join any more")
                 return
             if self._handshakes.acquire(blocking=False):
-                threading.Thread(target=self._admit, args=(connected,), name="elastic-handshake", daemon=True).start()
+                name = "elastic-handshake"
+                threading.Thread(target=self._admit, args=(connected,), name=name, daemon=True).start()  # failure: `refused`
             else:
                 connected.close()
 
@@ -231,10 +234,11 @@ class CoreEndpoint:
             if self._snapshot is None:
                 self._snapshots.reserve(1)
             self._replace(link)
-        except ElasticError as error:
+        except Exception as error:  # the replica is told by its connection, and joins anew
             connected.close()
             with self.changed:
-                self.refused.append(str(error))
+                self.refused.append(str(error) or type(error).__name__)
+            logger.warning("a hybrid replica was not admitted", exc_info=not isinstance(error, ElasticError))
             logger.warning("%s", error)
         finally:
             self._handshakes.release()

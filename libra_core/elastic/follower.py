@@ -58,7 +58,8 @@ class Follower:
                 wire.free_incoming()
             raise
         self._leader = self._wires[0]
-        threading.Thread(target=self._read, name=f"follower-{hello.slot}", daemon=True).start()
+        name = f"follower-{hello.slot}"
+        threading.Thread(target=self._read, name=name, daemon=True).start()  # failure: `receive` raises it
 
     @property
     def epoch(self) -> int:
@@ -156,8 +157,8 @@ class Follower:
             while self._closed is None:
                 if self._leader.readable(_LOOK_S):
                     self._put(self._receive_from(self._leader))
-        except ElasticError as error:
-            self._closed = self._closed or str(error)
+        except Exception as error:  # whatever it is, `receive` must not wait for a reader that is gone
+            self._closed = self._closed or str(error) or type(error).__name__
         self._leader.free_incoming()
 
     def _put(self, received: Received) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from libra_core.elastic.handshake import Hello
 from libra_core.elastic.wire import Head, Kind, Wire
-from libra_core.errors import ElasticError
 
 logger = logging.getLogger(__name__)
 
@@ -63,8 +62,8 @@ class Link:
 
     def start(self) -> None:
         name = f"hybrid-{self.slot}-epoch-{self.epoch}"
-        threading.Thread(target=self._read, name=f"{name}-reader", daemon=True).start()
-        threading.Thread(target=self._write, name=f"{name}-writer", daemon=True).start()
+        threading.Thread(target=self._read, name=f"{name}-reader", daemon=True).start()  # failure: `closed`
+        threading.Thread(target=self._write, name=f"{name}-writer", daemon=True).start()  # failure: `closed`
 
     def expect(self, step: int) -> None:
         """Accept a contribution to this step, and only to it."""
@@ -104,8 +103,8 @@ class Link:
                 if self._wire.readable(_LOOK_S):
                     head, kept = self._wire.receive(self._destination)
                     self._take_in(head, kept=kept)
-        except ElasticError as error:
-            self.close(str(error))
+        except Exception as error:  # whatever it is, the core must not wait for a link that nobody reads
+            self.close(str(error) or type(error).__name__)
         self._wire.free_incoming()
 
     def _destination(self, head: Head) -> Sequence[memoryview] | None:
@@ -133,12 +132,12 @@ class Link:
             self.changed.notify_all()
 
     def _write(self) -> None:
-        while (outgoing := self._queue.get()) is not None:
+        while (outgoing := self._queue.get()) is not None:  # unbounded: `close` and `finish` end it
             try:
                 if self.closed is None:
                     self._wire.send(outgoing.head, outgoing.tensors)
-            except ElasticError as error:
-                self.close(str(error))
+            except Exception as error:
+                self.close(str(error) or type(error).__name__)
             outgoing.done()
             with self.changed:
                 self.unsent -= 1

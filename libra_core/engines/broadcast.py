@@ -27,7 +27,7 @@ class BroadcastGroup:
         options = dist.BroadcastOptions()
         options.rootRank = SOURCE_RANK
         options.rootTensor = 0
-        self._group.broadcast([tensor], options).wait()
+        self._group.broadcast([tensor], options).wait()  # unbounded: the group has its timeout
 
 
 def join_group(host: str, port: int, rank: int, world_size: int, timeout_s: float) -> BroadcastGroup:

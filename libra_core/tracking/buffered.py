@@ -63,7 +63,7 @@ class BufferedTracker:
         self._changed = threading.Condition()
         self._closing = False
         self._last_error: str | None = None
-        self._thread = threading.Thread(target=self._deliver_forever, name="tracker", daemon=True)
+        self._thread = threading.Thread(target=self._deliver_forever, name="tracker", daemon=True)  # failure: logged
         self._thread.start()
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
@@ -147,7 +147,8 @@ class BufferedTracker:
                 _LOG.warning("tracking works again and has caught up")
                 self._last_error = None
             if not self._queue:
-                self._pending_path.unlink(missing_ok=True)
+                with suppress(OSError):  # the thread must outlive a disk that refuses; a resume sends it once more
+                    self._pending_path.unlink(missing_ok=True)
 
     def _save_pending(self) -> None:
         try:

@@ -117,7 +117,7 @@ def queued(bound: str) -> Generator[None]:
 async def take_place(places: asyncio.Semaphore, bound: str) -> None:
     """Acquire one of `places`, whose number the setting `bound` gives."""
     with queued(bound):
-        await places.acquire()
+        await places.acquire()  # unbounded: the clock of the work bounds it
 
 
 @asynccontextmanager
@@ -139,10 +139,10 @@ async def in_thread(work: Callable[Arguments, Result], *arguments: Arguments.arg
         loop.call_soon_threadsafe(begun.set)
         return work(*arguments, **named)
 
-    running = loop.run_in_executor(None, started)
+    running = loop.run_in_executor(None, started)  # failure: raised below
     try:
         with queued("rollout.tool_threads"):
-            await begun.wait()
+            await begun.wait()  # unbounded: the clock of the work bounds it
         return await running
     except asyncio.CancelledError:
         running.cancel()  # a thread that has begun goes on; one that has not, never begins

@@ -94,7 +94,7 @@ class EngineMeter:
         unfinished = wait(futures, _TIMEOUT_S, return_when=FIRST_EXCEPTION).not_done
         for future in futures:
             if future.done():
-                future.result()
+                future.result(0)
         if unfinished:
             raise DeadlineError(
                 f"{len(unfinished)} of {len(jobs)} requests had no answer from the {self._name} within {_TIMEOUT_S:.0f} s; "

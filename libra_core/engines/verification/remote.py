@@ -53,7 +53,8 @@ class RemoteObject:
         self._connection = Connection(ours.detach())
         self._futures: dict[int, Future[Any]] = {}
         self._next_call = 0
-        self._reader = threading.Thread(target=self._read, name=f"remote-{self.process.pid}", daemon=True)
+        name = f"remote-{self.process.pid}"
+        self._reader = threading.Thread(target=self._read, name=name, daemon=True)  # failure: every call gets it
         self._reader.start()
         self._connection.send((target, arguments))
 
@@ -83,13 +84,13 @@ class RemoteObject:
             self.process.wait(_STOP_GRACE_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait()
+            self.process.wait(_STOP_GRACE_S)
 
     def _read(self) -> None:
         while True:
             try:
-                call, ok, value = self._connection.recv()
-            except (EOFError, OSError):
+                call, ok, value = self._connection.recv()  # unbounded: whoever calls has a deadline
+            except Exception:  # its end, or an answer that cannot be read
                 break
             future = self._futures.pop(call)
             future.set_result(value) if ok else future.set_exception(value)
@@ -102,18 +103,18 @@ class RemoteObject:
 
 async def _serve(connection: Connection) -> None:
     loop = asyncio.get_running_loop()
-    target, arguments = await loop.run_in_executor(None, connection.recv)
+    target, arguments = await loop.run_in_executor(None, connection.recv)  # failure: raised here
     module, _, name = target.partition(":")
     served = getattr(importlib.import_module(module), name)(*arguments)
     tasks: set[asyncio.Task[None]] = set()
     while True:
         try:
-            message = await loop.run_in_executor(None, connection.recv)
+            message = await loop.run_in_executor(None, connection.recv)  # failure: raised here
         except EOFError:
             break
         if message is None:
             break
-        task = loop.create_task(_answer(connection, served, message))
+        task = loop.create_task(_answer(connection, served, message))  # failure: the caller gets it
         tasks.add(task)
         task.add_done_callback(tasks.discard)
     if hasattr(served, "stop"):
@@ -126,7 +127,10 @@ async def _answer(connection: Connection, served: Any, message: tuple[int, str, 
         answer = (call, True, await _call(getattr(served, method), *arguments, **named))
     except Exception as error:  # travels to the caller
         answer = (call, False, _portable(error))
-    connection.send(answer)
+    try:
+        connection.send(answer)
+    except (TypeError, AttributeError, pickle.PicklingError) as error:  # an answer that cannot travel
+        connection.send((call, False, _portable(error)))
 
 
 async def _call(method: Any, *arguments: Any, **named: Any) -> Any:

@@ -80,7 +80,7 @@ class WorldPool:
             process.join(5.0)
             if process.is_alive():
                 process.kill()
-                process.join()
+                process.join(5.0)
         self._members = []
 
     def run(self, function: Callable[..., Any], spec: TrainerSpec, *arguments: Any) -> list[Any]:
@@ -96,7 +96,7 @@ class WorldPool:
     def _answer(self, rank: int, connection: Connection) -> Any:
         try:
             late = (False, f"no answer within {self._answer_s:.0f} s")
-            ok, value = connection.recv() if connection.poll(self._answer_s) else late
+            ok, value = connection.recv() if connection.poll(self._answer_s) else late  # unbounded: `poll` has waited
         except EOFError:
             ok, value = False, "its process died"
         if not ok:
@@ -144,7 +144,7 @@ def _serve(connection: Connection) -> None:
     torch.set_num_threads(1)
     while True:
         try:
-            job = connection.recv()
+            job = connection.recv()  # unbounded: the pool closes its end
         except EOFError:
             return
         connection.send(outcome(job))

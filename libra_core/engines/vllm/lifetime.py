@@ -51,7 +51,7 @@ def die_with(host: HostProcess, *, kill_parent: bool) -> None:
             os.kill(os.getppid(), signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    threading.Thread(target=watch, name="libra-host-watch", daemon=True).start()
+    threading.Thread(target=watch, name="libra-host-watch", daemon=True).start()  # failure: it raises nothing
 
 
 def unlink_shared_memory(pid: int) -> None:

@@ -93,7 +93,8 @@ class LibraWeightTransfer(WeightTransferEngine[TransportInfo, LoadInfo]):
     def start_staging(self, source: WeightSource, version: int) -> None:
         assert self._thread is None or not self._thread.is_alive(), "one publication at a time"
         self._staged, self._staged_version, self._failure = [], None, None
-        self._thread = threading.Thread(target=self._stage, args=(source, version), name="libra-staging", daemon=True)
+        name = "libra-staging"
+        self._thread = threading.Thread(target=self._stage, args=(source, version), name=name, daemon=True)  # failure: `_failure`
         self._thread.start()
 
     def staging_state(self) -> tuple[bool, str | None]:

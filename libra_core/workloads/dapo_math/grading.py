@@ -13,6 +13,7 @@ from libra_core.workloads.work_clock import place
 
 _READY_S: Final = 60.0
 """For importing sympy on a busy host."""
+_KILLED_S: Final = 5.0
 _LIFE: Final = 1000
 """Answers after which a worker is replaced: what sympy remembers of them counts against its memory, and an answer that finds no
 room there equals nothing.
@@ -106,7 +107,8 @@ class _Worker:
         if self._child.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._child.stdin.close()
-        self._child.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(_KILLED_S)
 
     async def _line(self) -> bytes:
         line = await self._reader.readline()

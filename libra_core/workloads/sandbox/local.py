@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,7 @@ from libra_core.workloads.work_clock import queued
 
 logger = logging.getLogger(__name__)
 
+_REMOVE_S: Final = 120.0
 _SLACK_S: Final = 10.0
 """Beyond the command's own deadline, for starting and ending the sandbox on a busy host."""
 LOST_AFTER_S: Final = _SLACK_S + 2 * GRACE_S
@@ -72,7 +74,7 @@ class LocalSandbox:
 
     async def close(self) -> None:
         """The folder goes in any case; time until it has is a wait for the host, not the work's own."""
-        removal = asyncio.get_running_loop().run_in_executor(None, self.remove)
+        removal = asyncio.get_running_loop().run_in_executor(None, self.remove)  # failure: raised below
         with queued("rollout.tool_threads"):
             await asyncio.shield(removal)
 
@@ -121,7 +123,8 @@ def _remove(home: Path) -> None:
     for program in (("rm", "-rf"), ("chmod", "-R", "u+rwx"), ("rm", "-rf")):
         if not home.exists():
             return
-        subprocess.run([*program, "--", str(home)], stderr=subprocess.DEVNULL, check=False)
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run([*program, "--", str(home)], stderr=subprocess.DEVNULL, check=False, timeout=_REMOVE_S)
     if home.exists():
         logger.warning("%s could not be removed", home)
 

@@ -163,7 +163,7 @@ class _Talk:
     def _exited(self) -> None:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
-        self._child.wait()
+        self._child.wait()  # unbounded: the pidfd says that it has ended
         if self._kill is not None:
             self._kill.cancel()
         self._gone.set()
