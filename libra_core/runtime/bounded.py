@@ -8,7 +8,7 @@ from typing import TypeVar
 from libra_core.errors import DeadlineError
 
 Result = TypeVar("Result")
-_SETTLE_S = 10.0
+_SETTLE_S = 4.0
 
 
 def call_within(
