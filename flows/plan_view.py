@@ -6,7 +6,6 @@ from rich.table import Table
 from rich.text import Text
 
 from libra_core.planning.loading import Loaded
-from libra_core.planning.objective import ERROR
 from libra_core.planning.placement import TRAIN
 from libra_core.planning.problem import Cluster
 from libra_core.types.forecast import Candidate, GpuGroup, Mode, PlanReport, Term
@@ -55,7 +54,7 @@ def forecast_table(report: PlanReport, loaded: Loaded) -> Table:
         "hybrid replicas": f"{best.plan.hybrid_replicas}",
         "T_train": f"{forecast.t_train_s:.1f} s",
         "T_rollout": f"{forecast.t_rollout_s:.1f} s (fleet), slowest trajectory {forecast.slowest_trajectory_s:.1f} s",
-        "T_iter": f"{forecast.t_iter_s:.1f} s (± {ERROR:.0%})",
+        "T_iter": f"{forecast.t_iter_s:.1f} s",
         "generated tokens/s": f"{forecast.tokens_per_s:,.0f}",
         "memory per GPU": f"training {_gb(forecast.train_bytes_per_gpu)}, engines {_gb(forecast.rollout_bytes_per_gpu)}",
     }
@@ -92,6 +91,7 @@ def verdict_lines(report: PlanReport, loaded: Loaded, solve_s: float) -> list[st
         lines.append(f"{head} {item.change}: T_iter {item.t_iter_s:.1f} s ({change:+.1%})")
     lines += [f"not runnable {reason}" for reason in report.against]
     lines += [f"note         {note}" for note in report.notes]
+    lines.append("error        of T_iter: not measured; a run compares its forecasts and says by how much they were off")
     lines.append(f"grounding    device {loaded.device.grounding}; lengths {loaded.lengths_source}")
     if loaded.costs.uses_profile or loaded.costs.unused:
         lines.append(f"             engines: {loaded.costs.engine_grounding(best.plan)}")

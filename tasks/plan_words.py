@@ -41,9 +41,16 @@ def decision_markdown(row: Row) -> str:
         f"**{decision_line(row)}**\n\n"
         f"Term {row['binding']} binds. A gain of {_seconds(row['gain_s_per_step'])} a step saves {_seconds(row['saved_s'])} over "
         f"{row['horizon_steps']} steps; the move costs {_seconds(row['cost_s'])}; "
-        f"forecasts are off by {row['forecast_error']:.0%}.\n\n"
+        f"{error_words(row)}.\n\n"
         f"| | runs now | best move |\n|---|---|---|\n{table}\n\nForecasts rest on: {row['grounding']}.\n"
     )
+
+
+def error_words(row: Row) -> str:
+    """What forecasts of this run were off by, where any was compared."""
+    if row.get("error_measured"):
+        return f"forecasts of this run are off by {row['forecast_error']:.0%}"
+    return f"no forecast of this run has been compared yet, and a gain must exceed {row['forecast_error']:.0%}"
 
 
 def _seconds(value: float | None) -> str:

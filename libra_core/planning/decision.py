@@ -58,6 +58,8 @@ class Look:
     """Relative, of one look; the mean of what was measured, `planning.objective.ERROR` before that."""
     forecast_bias: float | None = None
     """Relative, signed: what forecasts are off by on average. Unset: nobody knows."""
+    error_measured: bool = False
+    """Whether the error is one of this run's own forecasts."""
     grounding: str = "datasheet"
 
 
@@ -79,6 +81,7 @@ def decide(look: Look, policy: ReplanPolicy, past: PastLooks) -> Decision:
         cost=look.cost,
         horizon_steps=horizon,
         forecast_error=_error(look, policy),
+        error_measured=look.error_measured,
         grounding=look.grounding,
     )
 

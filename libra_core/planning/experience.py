@@ -59,6 +59,11 @@ class ErrorBook:
         return self.total / self.weight if self.weight else ERROR
 
     @property
+    def measured(self) -> bool:
+        """Whether `error` is of this run's own forecasts."""
+        return self.weight > 0
+
+    @property
     def bias(self) -> float:
         """Of many forecasts: what single ones scatter by, since some steps have longer trajectories than others, evens out."""
         return self.signed / self.weight if self.weight else 0.0

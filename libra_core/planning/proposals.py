@@ -70,6 +70,7 @@ def looks_at(now: Candidate, others: Iterable[Candidate], standing: Standing) ->
             cost=standing.costs.expected(tier) if (tier := tier_of(now.plan, other.plan)) else TransitionCost(),
             forecast_error=standing.errors.error,
             forecast_bias=standing.errors.bias,
+            error_measured=standing.errors.measured,
             grounding=standing.grounding,
         )
         for other in others

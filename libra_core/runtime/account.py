@@ -1,4 +1,7 @@
-"""Where an iteration's time went, from spans and counters. Pure; the parts add up by construction."""
+"""Where an iteration's time went, from spans and counters. Pure; each second is in one part.
+
+Of what overlaps, training counts before publication, and both before waiting.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -55,9 +58,11 @@ def time_account(times: IterationTimes, fleet: Sequence[EngineDelta], rollout: R
     training = clipped(times.training, times.window)
     publishing = clipped(times.publishing, times.window)
     waiting = clipped(times.waiting, times.window)
-    idle_wait_s = total_s(waiting) - total_s(intersection(waiting, training)) - total_s(intersection(waiting, publishing))
+    working = clipped([*training, *publishing], times.window)
+    idle_wait_s = total_s(waiting) - total_s(intersection(waiting, working))
     age_s = min(idle_wait_s, times.waiting_age_s)
-    busy_s, publication_s = total_s(training), total_s(publishing)
+    busy_s = total_s(training)
+    publication_s = total_s(working) - busy_s
     engine_busy_s = fmean(min(engine.busy_s, iter_s) for engine in fleet) if fleet else 0.0
     paused_s = min(iter_s - engine_busy_s, fmean(engine.paused_s for engine in fleet) if fleet else 0.0)
     prefill_s = fmean(engine.prefill_s for engine in fleet) if fleet else 0.0

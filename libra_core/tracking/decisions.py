@@ -137,6 +137,7 @@ def decision_row(decision: Decision) -> dict[str, Any]:
         "cost_parts_s": asdict(decision.cost),
         "horizon_steps": decision.horizon_steps,
         "forecast_error": decision.forecast_error,
+        "error_measured": decision.error_measured,
         "grounding": decision.grounding,
         "current": _candidate_row(decision.current),
         "candidate": _candidate_row(decision.candidate),

@@ -59,7 +59,9 @@ class Decision:
     cost: TransitionCost
     horizon_steps: int
     forecast_error: float
-    """Relative error of the forecasts, as far as it is known."""
+    """Relative, that a gain must exceed."""
+    error_measured: bool = False
+    """Whether that is what forecasts of this run were off by; before the first comparison it is an assumption."""
     grounding: str
     """What the forecasts rest on: measured, derived or datasheet."""
 

@@ -60,9 +60,12 @@ def test_engines_are_busy_paused_prefilling_again_or_starved() -> None:
     assert result.fleet_busy_s == pytest.approx(9.0)
 
 
-@given(intervals, intervals, st.floats(0, 30), st.lists(st.tuples(*[st.floats(0, 25)] * 3), max_size=3))
-def test_the_parts_add_up(training: Intervals, waiting: Intervals, age_s: float, fleet: list[tuple[float, float, float]]) -> None:
-    result = account(training=training, waiting=waiting, age_s=age_s, fleet=fleet, reprefilled=100)
+@given(intervals, intervals, intervals, st.floats(0, 30), st.lists(st.tuples(*[st.floats(0, 25)] * 3), max_size=3))
+def test_the_parts_add_up(
+    training: Intervals, waiting: Intervals, publishing: Intervals, age_s: float, fleet: list[tuple[float, float, float]]
+) -> None:
+    """Also where publications overlap with training."""
+    result = account(training=training, waiting=waiting, publishing=publishing, age_s=age_s, fleet=fleet, reprefilled=100)
     trainer = [value for name, value in parts(result) if name.startswith("trainer")]
     engines = [value for name, value in parts(result) if name.startswith("fleet")]
     assert math.isclose(sum(trainer), 20.0, abs_tol=1e-6)

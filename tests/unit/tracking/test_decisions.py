@@ -4,6 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from libra_core.planning.decision import PastLooks, ReplanPolicy, decide
+from libra_core.planning.experience import ErrorBook
 from libra_core.tracking.decisions import (
     FILE_NAME,
     append_decision,
@@ -18,10 +20,11 @@ from libra_core.tracking.decisions import (
     append_realised,
     append_settled,
     count,
+    decision_row,
     drop_decisions_from,
     read_decisions,
 )
-from libra_core.tracking.ledger import ledger_summary, ledger_tags
+from libra_core.tracking.ledger import decision_metrics, ledger_summary, ledger_tags
 from libra_core.tracking.recorder import NullTracker, Recorder
 from libra_core.tracking.run_folder import Journal, write_journal
 from libra_core.types.decision import Decision, Outcome, Realised, Settled
@@ -184,3 +187,15 @@ def test_a_move_of_a_killed_run_is_abandoned_when_the_run_is_resumed(tmp_path: P
     append_decision(tmp_path, decision(10))
     Recorder(tmp_path, NullTracker(), first_step=12)
     assert [row["outcome"] for row in read_decisions(tmp_path)] == ["abandoned"]
+
+
+def test_the_error_of_forecasts_is_told_where_it_was_measured_and_nowhere_else() -> None:
+    assumed, profile = decision(10), FakePlanKeeper(forecasts={}).profile(10)
+    assert "no forecast of this run has been compared yet" in decision_markdown(decision_row(assumed))
+    assert "plan/forecast_error_fraction" not in decision_metrics(assumed, profile)
+    book = ErrorBook().including(150.0, 100.0)
+    compared = look(candidate(SERVING, 20.0), candidate(TRAINING, 5.0), step=10)
+    measured = decide(replace(compared, forecast_error=book.error, error_measured=True), ReplanPolicy(), PastLooks())
+    assert "forecasts of this run are off by 50%" in decision_markdown(decision_row(measured))
+    assert decision_metrics(measured, profile)["plan/forecast_error_fraction"] == 0.5
+    assert (ErrorBook().measured, book.measured) == (False, True)
