@@ -2,7 +2,6 @@
 
 import ast
 import importlib.util
-from functools import cache
 from pathlib import Path
 
 from libra_core.errors import ConfigError
@@ -21,7 +20,6 @@ def check_head_size(head_dim: int) -> None:
         )
 
 
-@cache
 def cpu_head_sizes() -> tuple[int, ...]:
     """Empty where vLLM is not installed or says it in another way; the engine's own start then decides."""
     found = importlib.util.find_spec("vllm")
