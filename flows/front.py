@@ -22,6 +22,8 @@ ENDS_WITHIN_S = 12.0
 """How long the work may take to end in order; afterwards it is killed, and the watcher ends what it left."""
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
+_AFTER_A_BAR = b"\x1b[?25h\n"
+"""A progress bar whose process was killed leaves the cursor hidden, and in its line."""
 _has_a_front: list[int] = []
 
 
@@ -109,6 +111,8 @@ class _Front:
     def _status(self, code: int) -> int:
         if code >= 0 and code != INTERRUPTED:
             return code
+        if code < 0 and os.isatty(2):
+            os.write(2, _AFTER_A_BAR)
         if self._forced:
             _say(f"interrupted; it did not end within {ENDS_WITHIN_S:.0f} s and was killed, and what it left was removed")
         elif self._asked or code == INTERRUPTED:
