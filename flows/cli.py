@@ -56,7 +56,11 @@ app.add_typer(docs_app, name="docs")
 app.add_typer(verify_app, name="verify")
 
 QUICKSTART = Path("configs/experiment/quickstart.yaml")
-ConfigArgument = Annotated[Path, typer.Argument(help="YAML file of the run.")]
+ConfigArgument = Annotated[Path, typer.Argument(help="YAML file of the run, or the name of one that Libra ships.")]
+OptionalConfig = Annotated[
+    Path | None,
+    typer.Argument(help="YAML file of the run, or the name of one that Libra ships; the quickstart with --set alone."),
+]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="Change a value, for example training.steps=10. Repeatable.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="End stdout with one JSON object; logs go to stderr.")]
 
@@ -70,7 +74,7 @@ def _above_zero(value: float | None) -> float | None:
 @app.command()
 @in_sentences
 def train(
-    config: ConfigArgument,
+    config: OptionalConfig = None,
     overrides: SetOption = None,
     as_json: JsonOption = False,
     resume: Annotated[Path | None, typer.Option(help="Run folder to go on with, or one of its checkpoints/step-….")] = None,
@@ -78,8 +82,13 @@ def train(
     """Train as the configuration says, and sum the run up."""
     from flows.commands import run_training
     from flows.parameters import TrainParameters
+    from libra_core.errors import ConfigError
 
-    parameters = TrainParameters(config=str(config), overrides=overrides or [], resume=str(resume) if resume else None)
+    if config is None and (resume or not overrides):
+        raise ConfigError("name a configuration, for example `libra train quickstart`; only with --set it may be left out")
+    parameters = TrainParameters(
+        config=str(config or QUICKSTART), overrides=overrides or [], resume=str(resume) if resume else None
+    )
     status = run_training(parameters, as_json=as_json)
     if status:
         raise typer.Exit(status)
@@ -112,7 +121,7 @@ def stop(
 @app.command()
 @in_sentences
 def plan(
-    config: ConfigArgument,
+    config: ConfigArgument = QUICKSTART,
     overrides: SetOption = None,
     history: Annotated[Path | None, typer.Option(help="JSONL of finished trajectories to plan for.")] = None,
     as_json: JsonOption = False,

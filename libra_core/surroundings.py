@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -61,3 +62,9 @@ def _spellings(names: tuple[str, ...]) -> Iterator[str]:
 def _usable(proxy: str) -> bool:
     scheme = urlsplit(proxy).scheme if "://" in proxy else "http"
     return scheme in ("http", "https") or (scheme in _SOCKS and find_spec("socksio") is not None)
+
+
+def children_find(folder: Path) -> None:
+    """Let Python children import from this folder before all others."""
+    others = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != str(folder)]
+    os.environ["PYTHONPATH"] = os.pathsep.join((str(folder), *others))

@@ -62,7 +62,7 @@ def test_train_is_refused_before_any_library_is_loaded(simulated: str, monkeypat
     monkeypatch.setattr(commands, "process_environment", lambda *_, **__: pytest.fail("went on"))
     result = CliRunner().invoke(app, ["train", simulated, "--set", "simulation.truth=none.yaml"])
     assert result.exit_code == 2
-    assert "cannot read the truth table " in result.stderr
+    assert f"cannot read the truth table {Path.cwd() / 'none.yaml'}" in result.stderr
     assert "Traceback" not in result.stderr
 
 
