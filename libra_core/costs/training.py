@@ -202,7 +202,7 @@ class TrainingCosts:
         spread = shape.tp if shape.sequence_parallel else 1
         message = 2.0 * local_tokens / spread * self.model.experts_per_token * self.model.hidden_size
         if shape.ep <= self.node_size:
-            return 2 * float(self._kernels.collective_s("all_to_all", message, _measured_degree(shape.ep)))
+            return 2 * self._kernels.collective_s("all_to_all", message, _measured_degree(shape.ep)).item()
         leaving = message * (1 - self.node_size / shape.ep)
         return 2 * (self.device.inter.latency_s + leaving / self.device.inter.bytes_per_s)
 
@@ -234,7 +234,7 @@ class TrainingCosts:
         if degree * stride <= self.node_size:
             near = _measured_degree(degree)
             scatter = self._kernels.collective_s("reduce_scatter", GRADIENT_BYTES * parameters, near)
-            return float(scatter + self._kernels.collective_s("all_gather", WEIGHT_BYTES * parameters, near))
+            return (scatter + self._kernels.collective_s("all_gather", WEIGHT_BYTES * parameters, near)).item()
         links = max(1, self.node_size // stride)
         far = self._kernels.collective_across_nodes_s
         scatter = far("reduce_scatter", GRADIENT_BYTES * parameters, degree, links=links)
@@ -247,7 +247,7 @@ class TrainingCosts:
         if not shape.distributed_optimizer:
             own = held.total
         moved = own * (2 * OPTIMIZER_BYTES + GRADIENT_BYTES + WEIGHT_BYTES)
-        return float(np.asarray(self._kernels.elementwise_s(moved)))
+        return np.asarray(self._kernels.elementwise_s(moved)).item()
 
 
 def one_forward_one_backward(forward: float, backward: float, num_micro_batches: int, pp: int) -> float:

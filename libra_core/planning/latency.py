@@ -156,7 +156,7 @@ def _promised(law: EngineLaw, lengths: LengthTable) -> float:
     growth = np.maximum(last - prompt, 1e-9)
     beyond = np.clip((last - usual) / growth, 0.0, 1.0)
     promised = np.where(last > usual, (1 - beyond) * usual + beyond * (np.maximum(prompt, usual) + last) / 2, usual)
-    stay_s = float(law.step_s(np.array(law.batch_limit))) * lengths.generated_tokens + law.prefill + lengths.tool_s
+    stay_s = np.asarray(law.step_s(np.array(law.batch_limit))).item() * lengths.generated_tokens + law.prefill + lengths.tool_s
     return lengths.mean(stay_s * promised) / lengths.mean(stay_s)
 
 
