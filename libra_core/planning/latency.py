@@ -212,8 +212,8 @@ class Latencies:
     """A weighted history's latencies in order; every row is in it, however rare."""
 
     values: Floats
-    upto: Floats
-    """Share of the values up to each."""
+    beyond: Floats
+    """Share of the values beyond each: a share of 1e-8 at the tail would be lost in the rounding of the share up to it."""
 
     @classmethod
     def of(cls, values: Floats, weight: Floats) -> "Latencies":
@@ -225,14 +225,16 @@ class Latencies:
         if values.size > _SORTED_ROWS:
             return cls(*_binned(values, weight))
         order = np.argsort(values)
-        return cls(values[order], _shares(weight[order]))
+        return cls(values[order], _beyond(weight[order]))
 
     def largest(self, draws: int) -> Largest:
-        return Largest(self.values, np.diff(self.upto**draws, prepend=0.0))
+        with np.errstate(divide="ignore"):  # before the first value, everything lies beyond
+            exceeded = -np.expm1(draws * np.log1p(-self.beyond))
+        return Largest(self.values, -np.diff(exceeded, prepend=1.0))
 
     def landed_s(self, group: int) -> Floats:
         """`[LANDED]` latencies within which so many groups are complete."""
-        return self.values[np.searchsorted(self.upto, np.array(LANDED) ** (1.0 / group))]
+        return self.values[np.searchsorted(1.0 - self.beyond, np.array(LANDED) ** (1.0 / group))]
 
 
 def _binned(values: Floats, weight: Floats) -> tuple[Floats, Floats]:
@@ -242,13 +244,12 @@ def _binned(values: Floats, weight: Floats) -> tuple[Floats, Floats]:
     bins = np.minimum((np.log(values / least) * scale).astype(np.intp), _SORTED_ROWS - 1)
     share: Floats = np.bincount(bins, weight).astype(np.float64)
     kept = share > 0
-    return np.bincount(bins, weight * values)[kept] / share[kept], _shares(share[kept])
+    return np.bincount(bins, weight * values)[kept] / share[kept], _beyond(share[kept])
 
 
-def _shares(weight: Floats) -> Floats:
-    upto = np.minimum(np.cumsum(weight), 1.0)
-    upto[-1] = 1.0
-    return upto
+def _beyond(weight: Floats) -> Floats:
+    beyond = np.minimum(np.cumsum(weight[::-1])[::-1], 1.0)
+    return np.append(beyond[1:], 0.0)
 
 
 def _closed_loop_batch(law: EngineLaw, most: float) -> float:

@@ -16,6 +16,9 @@ from libra_core.workloads.spoken import said_aloud
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _FUNCTION_OPEN, _FUNCTION_CLOSE = "<function=", "</function>"
 _PARAMETER_OPEN, _PARAMETER_CLOSE = "<parameter=", "</parameter>"
+_WHOLE_CALL: Final = re.compile(
+    r"<tool_call>(?:(?!<tool_call>).)*?</tool_call>|<function=(?:(?!<function=).)*?</function>|\A\s*\{.*\}\s*\Z", re.DOTALL
+)
 _NAME: Final = re.compile(r"[^<>=\s]{1,64}")
 _MAX_CALL_CHARACTERS: Final = 100_000
 UNKNOWN_TOOL: Final = "unknown"
@@ -24,10 +27,10 @@ UNKNOWN_TOOL: Final = "unknown"
 def parse_tool_call(text: str) -> ToolCall | None:
     """The one call of a turn, its arguments as a JSON object in `argument`; None for a turn without one.
 
-    A call before the last `</think>` is only thought of. Several calls in one turn, an unclosed tag or broken JSON are malformed
-    calls; `argument` then says what is wrong.
+    A call before the last `</think>` is only thought of, while such a tag inside a call belongs to its arguments. Several calls
+    in one turn, an unclosed tag or broken JSON are malformed calls; `argument` then says what is wrong.
     """
-    text = said_aloud(text)
+    text = said_aloud(text, _WHOLE_CALL)
     if _OPEN in text or _CLOSE in text:
         return _tagged(text)
     if _FUNCTION_OPEN in text:

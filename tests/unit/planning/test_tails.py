@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from libra_core.planning.confusion import ORACLE
@@ -80,6 +80,7 @@ def test_a_mixed_fleet_sees_the_hangs_too() -> None:
     st.integers(1, 2000),
     st.integers(1, 80),
 )
+@example(rows=[(32895.0, 1e-06), (0.0625, 1.0)], draws=1, copies=2)
 def test_bins_change_no_mean_and_no_maximum_by_more_than_their_width(
     rows: list[tuple[float, float]], draws: int, copies: int
 ) -> None:

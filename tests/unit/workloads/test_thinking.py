@@ -1,6 +1,7 @@
 """What a policy only thinks of is neither a call nor an answer."""
 
 import asyncio
+import json
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from libra_core.config.workload import DapoMathConfig
 from libra_core.types.ids import PromptId
 from libra_core.types.trajectory import Prompt
-from libra_core.workloads.calls import parse_tool_call
+from libra_core.workloads.calls import call_arguments, parse_tool_call
 from libra_core.workloads.dapo_math.environment import DapoMathEnvironment
 from libra_core.workloads.search_r1.tag_environment import last_answer, parse_search
 from libra_core.workloads.spoken import said_aloud
@@ -46,6 +47,17 @@ def test_a_call_after_a_thought_is_one(thought: str) -> None:
     call = parse_tool_call(thought + CALL)
     assert call is not None
     assert (call.tool, call.malformed) == ("bash", False)
+
+
+@pytest.mark.parametrize("written", ["<think>", "</think>", "a <think>b</think> c", "</think><think>"])
+@pytest.mark.parametrize("thought", ["", "<think>hm</think>", f"<think>{CALL}</think>"])
+def test_an_argument_may_speak_of_thoughts(thought: str, written: str) -> None:
+    body = json.dumps({"name": "write", "arguments": {"text": written}})
+    function = f"<function=write><parameter=text>{written}</parameter></function>"
+    for turn in (f"{thought}<tool_call>{body}</tool_call>", thought + function, body):
+        call = parse_tool_call(turn)
+        assert call is not None
+        assert call_arguments(call) == {"text": written}
 
 
 @given(st.lists(st.sampled_from(["<think>", "</think>", CALL, "x", " "]), max_size=8).map("".join))
