@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+from flows.before_start import look_before_start
 from flows.board import put_up
 from flows.console import BarBoard, PlainBoard, make_board, summary_table, where_to_look
 from flows.output import json_output
@@ -15,7 +16,6 @@ from flows.terminal import terminal
 from libra_core.config import load_config
 from libra_core.config.loading import process_environment
 from libra_core.errors import ConfigError, NumericsError
-from libra_core.preflight.preflight import require_ready
 
 
 def run_training(parameters: TrainParameters, *, as_json: bool) -> int:
@@ -23,7 +23,7 @@ def run_training(parameters: TrainParameters, *, as_json: bool) -> int:
     config = parameters.load()
     with json_output(as_json) as emit:
         with _board(Path(config.run.root)) as board:
-            require_ready(config, board.phase)
+            look_before_start(config, board.phase)
             process_environment(Path(config.run.root), quiet=True)
             board.phase("loading libraries", 0.0)
             from prefect import tags

@@ -13,6 +13,7 @@ from prefect import get_run_logger, runtime
 from prefect.exceptions import TerminationSignal
 
 from flows.artifacts import RunArtifacts
+from flows.before_start import look_before_start
 from flows.flow_runs import remember_open
 from flows.guard import closed_undisturbed, kept_sigterm
 from flows.start_report import StartReport
@@ -20,7 +21,6 @@ from flows.stopping import forget_stop
 from flows.watching import tell_watcher, watch_this_process
 from libra_core.config import LibraConfig
 from libra_core.errors import LibraError, on_the_disk
-from libra_core.preflight.preflight import require_ready
 from libra_core.tracking.labels import run_labels
 from libra_core.tracking.open import OpenTracker, check_tracker, open_tracker
 from libra_core.tracking.recorder import Recorder, register_recorder
@@ -52,7 +52,7 @@ def training_run(config: LibraConfig) -> Iterator[TrainingRun]:
         LibraError: when something cannot be started; then no run folder is left behind either.
     """
     report = StartReport(Path(config.run.root))
-    require_ready(config, report)
+    look_before_start(config, report)
     with ExitStack() as stack:
         close_undisturbed = stack.enter_context(closed_undisturbed())
         run_dir = stack.enter_context(owned_run_folder(config))

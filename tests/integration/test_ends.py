@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from flows.front import INTERRUPTED
+from libra_core.engines.checkpoint_files import FOLDER, PROGRESS, write_marker
 from libra_core.runtime.remains import shared_memory, temp_folder
 from libra_core.tracking.run_folder import read_journal
 from support.ends import (
@@ -83,6 +84,22 @@ class Place:
         assert session is not None
         assert shared_memory(session.namespace).exists()
         return session.namespace
+
+    def left_by_a_killed_training(self) -> str:
+        """The namespace of a session that nobody closed: its watcher was killed too."""
+        command = self.train("iteration")
+        command.says("in iteration")
+        namespace = self.session()
+        command.end()
+        assert shared_memory(namespace).exists()
+        return namespace
+
+    def checkpoint(self) -> None:
+        """A whole one, of which the stand-in reads nothing."""
+        folder = self.run_folder() / FOLDER / "step-000001"
+        folder.mkdir(parents=True)
+        (folder / PROGRESS).write_text("{}")
+        write_marker(folder)
 
     def nothing_is_left_of(self, namespace: str) -> None:
         assert names(marked(self.mark)) == []
@@ -215,11 +232,8 @@ def test_a_command_whose_work_was_killed_says_so(place: Place) -> None:
 
 
 def test_what_a_killed_training_and_its_watcher_left_is_removed_when_the_run_is_resumed(place: Place) -> None:
-    command = place.train("iteration")
-    command.says("in iteration")
-    namespace = place.session()
-    command.end()
-    assert shared_memory(namespace).exists()
+    namespace = place.left_by_a_killed_training()
+    place.checkpoint()
     resumed = place.train("iteration", "--resume", str(place.run_folder()))
     resumed.says("in iteration")
     assert not shared_memory(namespace).exists()
@@ -227,6 +241,15 @@ def test_what_a_killed_training_and_its_watcher_left_is_removed_when_the_run_is_
     assert place.session() != namespace
     resumed.send(signal.SIGINT)
     interrupted(resumed.ended())
+    assert mlflow_statuses(place.root) == ["KILLED"]
+
+
+def test_a_killed_training_that_cannot_go_on_leaves_nothing_either(place: Place) -> None:
+    namespace = place.left_by_a_killed_training()
+    ended = place.train("iteration", "--resume", str(place.run_folder())).ended()
+    assert ended.status == 2
+    assert "holds no checkpoint yet" in ended.said
+    place.nothing_is_left_of(namespace)
     assert mlflow_statuses(place.root) == ["KILLED"]
 
 
