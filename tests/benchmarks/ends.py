@@ -23,6 +23,7 @@ STEPS = 3
 PHASES = {
     "libraries": "loading libraries",
     "prefect": "reaching Prefect",
+    "warm start": "teaching to search",
     "ray": "starting Ray",
     "trainer": "starting the trainer",
     "engines": "starting the engines",
@@ -30,6 +31,8 @@ PHASES = {
     "iteration": "iterations ",
 }
 """Name of a phase, and what the training says when it begins, or, of an iteration, when the first one is done."""
+OVERRIDES = {"warm start": ["model.warm_start.seed=7"]}
+"""What brings a phase about: the policy of the default comes with Libra and is not taught."""
 FILES = {"save": "*/checkpoints/*.partial", "held-out": f"*/checkpoints/step-{STEPS:06d}"}
 """Name of a phase that says nothing, and the file under `run.root` that exists from its beginning."""
 ROOT = Path(__file__).parents[2]
@@ -40,7 +43,8 @@ def measure(phase: str, end: Callable[[Command], None], overrides: list[str]) ->
     """One training, ended in this phase."""
     with tempfile.TemporaryDirectory(prefix="libra-ends-") as folder:
         root, home = Path(folder) / "runs", Path(folder) / "prefect"
-        sets = [f"run.root={root}", f"training.steps={STEPS if phase in FILES else 1000}", *overrides]
+        sets = [f"run.root={root}", f"training.steps={STEPS if phase in FILES else 1000}"]
+        sets += [*OVERRIDES.get(phase, []), *overrides]
         arguments = [word for value in sets for word in ("--set", value)]
         command = [sys.executable, "-m", "flows.cli", "train", "configs/experiment/quickstart.yaml", *arguments]
         shared, temporary = set(os.listdir("/dev/shm")), set(os.listdir("/tmp"))
