@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
-.PHONY: setup train test unit integration slow check format docs ui clean
+.PHONY: setup train test unit core integration slow check format docs ui clean
 
 setup: $(STAMP)
 
@@ -29,13 +29,17 @@ $(STAMP): requirements/cpu.lock pyproject.toml
 train: setup
 	$(BIN)/libra train configs/experiment/quickstart.yaml
 
-test: unit integration
+# Says within five minutes whether the whole holds; `make integration` runs the rest.
+test: unit core
 
 unit: setup
 	$(PYTEST) tests/unit -m "not slow" -n logical --maxprocesses 4 --dist loadfile
 
+core: setup
+	$(PYTEST) tests/integration -m "core and not slow" --timeout=600
+
 integration: setup
-	$(PYTEST) tests/integration -m "not slow" --timeout=600
+	$(PYTEST) tests/integration -m "not core and not slow" --timeout=600
 
 slow: setup
 	$(PYTEST) tests -m slow --timeout=1800

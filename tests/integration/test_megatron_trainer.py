@@ -21,7 +21,7 @@ from libra_core.engines.verification.worlds import WorldPool, free_port, layout,
 from libra_core.errors import CheckpointError, ConfigError, ModelFolderError, NumericsError, ResourceError
 from libra_core.types.batch import TrainingBatch
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.core, pytest.mark.integration]
 GRADIENT_BOUND = 1e-6
 ENTROPY = LossConfig(entropy_coefficient=0.01)
 

@@ -30,7 +30,7 @@ from support.plan_keeper import FakePlanKeeper
 from support.session import FakeBackend
 from tasks.connection import using
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.core, pytest.mark.integration]
 
 STEPS = 4
 

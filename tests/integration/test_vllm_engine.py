@@ -22,7 +22,7 @@ from libra_core.errors import CheckpointError, EngineLostError
 from libra_core.types.ids import EngineId
 from libra_core.types.trajectory import FinishReason, GeneratedTurn, GenerationRequest
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.core, pytest.mark.integration, pytest.mark.timeout(400)]
 
 TOLERANCE = 5e-5
 PROMPT = tuple((37 * index + 11) % SMALL.vocab_size for index in range(100))

@@ -27,5 +27,12 @@ def test_the_workflow_runs_what_everybody_can_run() -> None:
 
 def test_ci_runs_the_checks_and_the_tests() -> None:
     script = (ROOT / ".ci/run").read_text().splitlines()
-    assert [line for line in script if line.startswith("make ")] == ["make check", "make test"]
+    assert [line for line in script if line.startswith("make ")] == ["make check", "make test", "make integration"]
     assert (ROOT / ".ci/run").stat().st_mode & 0o100
+
+
+def test_the_commands_of_the_tests_leave_none_out() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    chosen = [line.split('-m "')[1].split('"')[0] for line in makefile.splitlines() if "$(PYTEST) tests/integration" in line]
+    assert chosen == ["core and not slow", "not core and not slow"]
+    assert "test: unit core\n" in makefile
