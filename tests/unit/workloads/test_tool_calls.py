@@ -84,6 +84,7 @@ PIECES = [
     "}",
     ", ",
 ]
+NAMES = st.characters(exclude_characters="<", exclude_categories=["Cs"])  # a half of a surrogate pair is refused
 JSON_VALUES = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.dictionaries(st.text(), inner))
 
 
@@ -93,7 +94,7 @@ def test_parsing_never_raises_and_a_good_call_has_arguments(text: str) -> None:
     assert call is None or call.malformed or isinstance(call_arguments(call), dict)
 
 
-@given(st.text(alphabet=st.characters(exclude_characters="<"), min_size=1, max_size=20), st.dictionaries(st.text(), JSON_VALUES))
+@given(st.text(alphabet=NAMES, min_size=1, max_size=20), st.dictionaries(st.text(), JSON_VALUES))
 def test_json_arguments_arrive_as_written(name: str, arguments: dict[str, object]) -> None:
     body = json.dumps({"name": name, "arguments": arguments})
     if "<tool_call>" in body or "</tool_call>" in body or "<function=" in body:
