@@ -1,7 +1,9 @@
 """Users' text files as they are found: plain or gzipped, with or without a byte-order mark. Every mistake is a `ConfigError`."""
 
+import csv
 import gzip
 import json
+import math
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,3 +58,44 @@ def json_object(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{where} must hold an object, got {type(value).__name__}")
     return value
+
+
+class CsvRow(dict[str, str]):
+    """A line of a CSV file; its columns are texts, and a number is asked for where one is meant."""
+
+    where: str = ""
+    """File and line."""
+
+    def __missing__(self, column: str) -> str:
+        raise ConfigError(f"{self.where} has no column {column}; its columns are {', '.join(list(self)[:12])}")
+
+    def number(self, column: str, *, above_zero: bool = False) -> float:
+        """Finite, and 0 or more. Raises `ConfigError`."""
+        try:
+            value = float(self[column])
+        except ValueError:
+            value = math.nan
+        if not (0.0 <= value < math.inf) or (above_zero and value == 0.0):
+            raise ConfigError(
+                f"{self.where} has {column} = {self[column][:40]!r}; it must be a number "
+                f"{'above 0' if above_zero else 'of 0 or more'}"
+            )
+        return value
+
+
+def csv_rows(path: Path, what: str) -> Iterator[CsvRow]:
+    """The lines below the head of a CSV file; a line that is shorter than the head is refused."""
+    reader = csv.reader(read_text(path, what).splitlines(keepends=True), strict=True)
+    try:
+        head = next(reader, [])
+        for values in reader:
+            where = f"{path}, line {reader.line_num}"
+            if not values:
+                continue
+            if len(values) != len(head):
+                raise ConfigError(f"{where} has {len(values)} columns, the head has {len(head)}")
+            row = CsvRow(zip(head, values, strict=True))
+            row.where = where
+            yield row
+    except csv.Error as error:
+        raise ConfigError(f"{path}, line {reader.line_num} is no line of CSV: {error}") from None

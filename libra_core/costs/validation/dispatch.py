@@ -6,6 +6,7 @@ from pathlib import Path
 from libra_core.costs.profiles import load_device
 from libra_core.costs.validation.report import ValidationReport
 from libra_core.errors import ConfigError
+from libra_core.files import read_text
 
 
 def validate(device_name: str, data: Path) -> ValidationReport:
@@ -39,9 +40,8 @@ def validate(device_name: str, data: Path) -> ValidationReport:
         from libra_core.costs.validation.engine_rows import validate_engine
 
         return validate_engine(device, data)
-    raise ConfigError(f"{data} is of no known form: its columns are {', '.join(columns[:12])}")
+    raise ConfigError(f"{data} is of no known form: its columns are {', '.join(columns[:12])[:300] or 'none'}")
 
 
 def _columns(file: Path) -> list[str]:
-    with file.open(encoding="utf-8-sig", newline="") as stream:
-        return next(csv.reader(stream), [])
+    return next(csv.reader(read_text(file, "measurements").splitlines()[:1]), [])

@@ -6,7 +6,6 @@ TTFT depends on how many prompts the client sends at the same instant, which the
 request that arrives alone, and one whose two queueing constants of the client come from the rows of the *other* tp degrees.
 """
 
-import csv
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,10 +19,10 @@ from libra_core.costs.profiles import load_model
 from libra_core.costs.rollout import RolloutCosts
 from libra_core.costs.validation.report import Figure, ValidationReport, figure
 from libra_core.errors import ConfigError
+from libra_core.files import CsvRow, csv_rows
 
 TPOT_BOUND, TTFT_BOUND = 0.15, 0.25
 _LEAST_ROWS = 4
-Row = dict[str, str]
 COMPARABLE = (
     "dense models on one aggregated engine without pipeline stages, labelled fp8, or unlabelled and then served in the BF16 of "
     "the published weights: every kernel of such a step was measured. Experts are forecast apart, without a bound (no kernel of "
@@ -60,7 +59,7 @@ def validate_end_to_end(device: DeviceProfile, file: Path) -> ValidationReport:
     """Raises `ConfigError` when no row is comparable."""
     left_out: Counter[str] = Counter()
     rows: list[ServedRow] = []
-    for raw in csv.DictReader(file.open(encoding="utf-8-sig", newline="")):
+    for raw in csv_rows(file, "measurements"):
         reason = _not_comparable(raw)
         if reason:
             left_out[reason] += 1
@@ -82,7 +81,7 @@ def validate_end_to_end(device: DeviceProfile, file: Path) -> ValidationReport:
     )
 
 
-def _not_comparable(raw: Row) -> str:
+def _not_comparable(raw: CsvRow) -> str:
     if raw.get("backend", "vllm") != "vllm":
         return f"served by {raw['backend']}"
     if raw["mode"] != "agg":
@@ -91,7 +90,7 @@ def _not_comparable(raw: Row) -> str:
         return "Dynamo front end over several engines"
     if raw["precision"] not in ("", "fp8", "bf16"):
         return f"{raw['precision']} weights"
-    if float(raw["pp_size"] or 1) != 1:
+    if raw["pp_size"] and raw.number("pp_size") != 1:
         return "pipeline stages"
     if not (raw["silicon_tpot_ms"] and raw["silicon_ttft_ms"] and raw["batch_size"] and raw["tp_size"]):
         return "no measurement"
@@ -102,16 +101,16 @@ def _not_comparable(raw: Row) -> str:
     return ""
 
 
-def _served(raw: Row) -> ServedRow:
+def _served(raw: CsvRow) -> ServedRow:
     model = load_model(raw["model_path"])
     return ServedRow(
         model=replace(model, weight_dtype="fp8") if raw["precision"] == "fp8" else model,
-        tp=int(float(raw["tp_size"])),
-        concurrency=float(raw["batch_size"]),
-        prompt_tokens=float(raw["isl"]),
-        generated_tokens=float(raw["osl"]),
-        ttft_s=float(raw["silicon_ttft_ms"]) / 1e3,
-        tpot_s=float(raw["silicon_tpot_ms"]) / 1e3,
+        tp=int(raw.number("tp_size", above_zero=True)),
+        concurrency=raw.number("batch_size", above_zero=True),
+        prompt_tokens=raw.number("isl", above_zero=True),
+        generated_tokens=raw.number("osl", above_zero=True),
+        ttft_s=raw.number("silicon_ttft_ms", above_zero=True) / 1e3,
+        tpot_s=raw.number("silicon_tpot_ms", above_zero=True) / 1e3,
     )
 
 

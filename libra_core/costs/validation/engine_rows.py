@@ -1,6 +1,5 @@
 """Decode steps of a real engine over batch and context: does the linear law of a step hold, and how well does it forecast?"""
 
-import csv
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +8,15 @@ from libra_core.costs.facts import DeviceProfile
 from libra_core.costs.least_squares import nonnegative_fit
 from libra_core.costs.validation.report import Figure, ValidationReport, figure
 from libra_core.errors import ConfigError
+from libra_core.files import CsvRow, csv_rows
 
 BOUND = 0.05
 
 
 def validate_engine(device: DeviceProfile, file: Path) -> ValidationReport:
     """Fit `a + b·batch + c·context` on all cells but one (batch, context) at a time, forecast that one; CPU milliseconds."""
-    groups: dict[tuple[str, str], list[dict[str, str]]] = {}
-    for row in csv.DictReader(file.open(encoding="utf-8-sig", newline="")):
+    groups: dict[tuple[str, str], list[CsvRow]] = {}
+    for row in csv_rows(file, "measurements"):
         groups.setdefault((row["model"], row["dtype"]), []).append(row)
     figures = [_left_out_cells(f"decode_step {model} {dtype}", rows) for (model, dtype), rows in groups.items()]
     if not figures:
@@ -30,10 +30,11 @@ def validate_engine(device: DeviceProfile, file: Path) -> ValidationReport:
     )
 
 
-def _left_out_cells(name: str, rows: list[dict[str, str]]) -> Figure:
+def _left_out_cells(name: str, rows: list[CsvRow]) -> Figure:
     cells: dict[tuple[float, float], list[float]] = {}
     for row in rows:
-        cells.setdefault((float(row["batch"]), float(row["total_ctx"])), []).append(float(row["cpu_ms_median"]) / 1e3)
+        measured_s = row.number("cpu_ms_median", above_zero=True) / 1e3
+        cells.setdefault((row.number("batch"), row.number("total_ctx")), []).append(measured_s)
     at = np.array([[1.0, batch, context] for batch, context in cells])
     measured = np.array([min(times) for times in cells.values()])
     forecast: list[float] = []

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as parquet
 from numpy.typing import NDArray
+from pyarrow import ArrowException
 
 from libra_core.costs.curves import Array, Rates
 from libra_core.costs.facts import DeviceProfile
@@ -79,11 +80,16 @@ def read_kernels(folder: Path, device: str) -> Iterator[KernelRows]:
     for name, reader in _READERS.items():
         for file in sorted(folder.rglob(f"{name}.parquet")):
             table = _table(file)
+            if "device" not in table:
+                raise ConfigError(f"{file} has no column device; it is no table of kernels")
             own = np.array([device.lower() in str(value).lower() for value in table["device"]])
             others.update(str(value) for value in np.unique(table["device"][~own].astype(str)))
             if own.any():
                 found = True
-                yield from reader(_where(table, own))
+                try:
+                    yield from reader(_where(table, own))
+                except KeyError as missing:
+                    raise ConfigError(f"{file} lacks the column or value {missing}; it is no table of {name}") from None
     if not found and others:
         raise ConfigError(f"{folder} was measured on {', '.join(sorted(others))}, not on {device}")
     if not found:
@@ -91,7 +97,10 @@ def read_kernels(folder: Path, device: str) -> Iterator[KernelRows]:
 
 
 def _table(file: Path) -> Table:
-    table = parquet.read_table(file)
+    try:
+        table = parquet.read_table(file)
+    except (OSError, ArrowException) as error:
+        raise ConfigError(f"cannot read the kernel table {file}: {str(error).splitlines()[0][:200]}") from None
     columns = {}
     for name in table.column_names:
         values = table[name].to_numpy()

@@ -5,7 +5,6 @@ Megatron's communication. The device's `training_efficiency` is the median of th
 data, each model is forecast with the median of the *other* models.
 """
 
-import csv
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,6 +18,7 @@ from libra_core.costs.profiles import with_values
 from libra_core.costs.training import TrainingCosts
 from libra_core.costs.validation.report import ValidationReport, figure
 from libra_core.errors import ConfigError
+from libra_core.files import CsvRow, csv_rows
 
 BOUND = 0.15
 _SHAPES = {
@@ -59,7 +59,7 @@ def validate_training(device: DeviceProfile, file: Path) -> ValidationReport:
     left_out: Counter[str] = Counter()
     rows: list[TrainingRow] = []
     ideal = with_values(device, training_efficiency=1.0)
-    for raw in csv.DictReader(file.open(encoding="utf-8-sig", newline="")):
+    for raw in csv_rows(file, "measurements"):
         reason = _not_comparable(raw, device)
         if reason:
             left_out[reason] += 1
@@ -96,7 +96,7 @@ def _others(rows: list[TrainingRow], model: str) -> float:
     return float(np.median(values))
 
 
-def _not_comparable(raw: dict[str, str], device: DeviceProfile) -> str:
+def _not_comparable(raw: CsvRow, device: DeviceProfile) -> str:
     family = device.name.split("-", 1)[0].lower()
     if not raw["gpu"].lower().startswith(family):
         return f"on {raw['gpu']}"
@@ -125,16 +125,17 @@ def _model(name: str) -> ModelFacts:
     )
 
 
-def _row(device: DeviceProfile, raw: dict[str, str]) -> TrainingRow:
-    length, gpus = int(raw["seq_len"]), int(raw["n_gpus"])
-    sequences = int(float(raw["micro_bs"])) * int(float(raw["grad_accum"]))
+def _row(device: DeviceProfile, raw: CsvRow) -> TrainingRow:
+    length, gpus = (int(raw.number(name, above_zero=True)) for name in ("seq_len", "n_gpus"))
+    micro_batch = int(raw.number("micro_bs", above_zero=True))
+    sequences = micro_batch * int(raw.number("grad_accum", above_zero=True))
     recompute = raw["act_ckpt"] == "True"
-    shape = TrainingShape(dp=gpus, micro_batch_tokens=int(float(raw["micro_bs"])) * length, recompute=recompute)
+    shape = TrainingShape(dp=gpus, micro_batch_tokens=micro_batch * length, recompute=recompute)
     load = TrainingLoad.of(np.full(sequences * gpus, float(length)))
     parts = _costs(device, raw["model"]).estimate(shape, load).parts
     return TrainingRow(
         model=raw["model"],
-        measured_s=sequences * length / float(raw["tokens_s_gpu"]),
+        measured_s=sequences * length / raw.number("tokens_s_gpu", above_zero=True),
         kernel_s=parts.forward_backward_s,
         shared_s=parts.optimizer_s,
     )
