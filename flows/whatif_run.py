@@ -22,7 +22,7 @@ def read_run(folder: Path) -> RecordedRun:
     """Raises `ConfigError` for a run without a length log, and for one that is too short."""
     if not (folder / LENGTHS).is_file():
         raise ConfigError(f"{folder} holds no {LENGTHS}, so its trajectories cannot be replayed; name a run that wrote one")
-    config, records = load_config(folder / RUN_CONFIG, []), read_history(folder / LENGTHS, of_a_run=True)
+    config, records = load_config(folder / RUN_CONFIG, []), read_history(folder / LENGTHS)
     engines = {} if config.backend.kind == "simulated" else engine_laws(config, records)
     return recorded_run(config, read_metrics(folder), records, engines)
 

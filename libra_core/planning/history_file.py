@@ -11,11 +11,12 @@ from libra_core.types.lengths import LengthRecord
 _FIELDS = frozenset(LengthRecord.__dataclass_fields__)
 
 
-def read_history(path: Path, *, of_a_run: bool = False) -> list[LengthRecord]:
+def read_history(path: Path) -> list[LengthRecord]:
     """Raises `ConfigError` that names the file and line of the first mistake.
 
-    `of_a_run`: a run writes the file, or did until it was killed, so that its last line may end in the middle.
+    Beside a journal the file is a run's, which writes it or did until it was killed: its last line may end in the middle.
     """
+    of_a_run = path.with_name("journal.json").exists()
     return [_record(values, where) for values, where in json_objects(path, "length history", may_be_cut=of_a_run)]
 
 

@@ -6,9 +6,9 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from libra_core.config import LibraConfig, resolved_yaml
 from libra_core.errors import CheckpointError, on_the_disk
@@ -18,15 +18,18 @@ _JOURNAL = "journal.json"
 _FLOW_RUNS = ".flow-runs"
 
 
+Count = Annotated[int, Field(ge=0)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journal:
     """Where a run stands after its last finished iteration."""
 
-    next_step: int = 0
-    policy_version: int = 0
-    wall_s: float = 0.0
+    next_step: Count = 0
+    policy_version: Count = 0
+    wall_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Time spent training, over all processes that worked on the run."""
-    generated_tokens: int = 0
+    generated_tokens: Count = 0
     mlflow_run_id: str | None = None
     mlflow_uri: str | None = None
     session: SessionRef | None = None

@@ -18,6 +18,14 @@ def test_reads_records_and_skips_empty_lines(tmp_path: Path) -> None:
     assert (record.prompt_tokens, record.generated_tokens, record.tool_s, record.step) == (5, (3, 4), (0.5,), 7)
 
 
+def test_the_last_line_of_a_killed_run_may_be_cut_and_no_other_file_s(tmp_path: Path) -> None:
+    path = write(tmp_path, '{"prompt_tokens": 5, "generated_tokens": [3]}\n{"prompt_tok')
+    with pytest.raises(ConfigError, match="line 2 is not JSON"):
+        read_history(path)
+    (tmp_path / "journal.json").write_text("{}")
+    assert len(read_history(path)) == 1
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

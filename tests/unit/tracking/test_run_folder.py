@@ -55,7 +55,7 @@ def test_crash_while_writing_leaves_the_old_journal(tmp_path: Path, monkeypatch:
 
 
 DAMAGED = ["", "{", "[]", "null", '"text"', "7", '{"unknown": 1}', '{"next_step": "4"}', '{"next_step": null}', '{"session": []}']
-DAMAGED += ['{"session": {"run_id": "a"}}', '{"mlflow_run_id": 7}', '{"session": "abc"}']
+DAMAGED += ['{"session": {"run_id": "a"}}', '{"mlflow_run_id": 7}', '{"session": "abc"}', '{"next_step": -1}', '{"wall_s": NaN}']
 
 
 @pytest.mark.parametrize("text", DAMAGED)
