@@ -11,13 +11,14 @@ import os
 import platform
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.ends import Command, environment, marked, mlflow_statuses, names, new_mark, prefect_states, the_work, wait_until
+from support.ends import Command, environment, marked, mlflow_statuses, names, new_mark, prefect_states, the_work
 
 STEPS = 3
 PHASES = {
@@ -51,7 +52,7 @@ def measure(phase: str, end: Callable[[Command], None], overrides: list[str]) ->
         run = Command(command, environment(home, new_mark()), terminal=True)
         try:
             if phase in FILES:
-                wait_until(lambda: list(root.glob(FILES[phase])), _START_S, phase)
+                _see(run, root, phase)
             else:
                 run.says(PHASES[phase], _START_S)
             end(run)
@@ -70,6 +71,15 @@ def measure(phase: str, end: Callable[[Command], None], overrides: list[str]) ->
             "prefect": sorted(prefect_states(home)),
             "mlflow": mlflow_statuses(root),
         }
+
+
+def _see(run: Command, root: Path, phase: str) -> None:
+    """A save of the small policy is over within tenths of a second."""
+    end_s = time.monotonic() + _START_S
+    while not list(root.glob(FILES[phase])):
+        assert run.process.poll() is None, f"the training ended, and {phase} was not seen"
+        assert time.monotonic() < end_s, f"{phase} has not begun within {_START_S:.0f} s"
+        time.sleep(0.002)
 
 
 def ctrl_c(run: Command) -> None:
