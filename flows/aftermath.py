@@ -9,7 +9,7 @@ from uuid import UUID
 
 from libra_core.config.loading import process_environment
 from libra_core.errors import ResourceError
-from libra_core.runtime.remains import remove_remains
+from libra_core.runtime.base.remains import remove_remains
 from libra_core.tracking.run_folder import read_journal, update_journal
 from libra_core.tracking.run_owner import owned
 

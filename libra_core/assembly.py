@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from libra_core.config import LibraConfig
 from libra_core.errors import ResourceError
-from libra_core.runtime.remains import remove_remains
+from libra_core.runtime.base.remains import remove_remains
 from libra_core.types.session import SessionRef
 from libra_core.workloads.build import build_workload
 from libra_core.workloads.data import prepare_missing
 
 if TYPE_CHECKING:
-    from libra_core.runtime.session import Connection, Session
+    from libra_core.runtime.driver.session import Connection, Session
     from libra_core.simulation.backend import SimulatedSession
 
 Report = Callable[[str, float], None]
@@ -31,7 +31,7 @@ def open_session(config: LibraConfig, run_dir: Path, report: Report) -> SessionR
         return _open_simulated(config, run_dir, report)
     from libra_core.engines.head_sizes import check_head_size
     from libra_core.engines.model_folder import check_model_folder
-    from libra_core.runtime.session import require_memory, resume_point, start_session
+    from libra_core.runtime.driver.session import require_memory, resume_point, start_session
 
     require_memory(config)
     checkpoint = resume_point(config, report)

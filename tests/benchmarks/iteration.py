@@ -28,7 +28,7 @@ import psutil
 from libra_core import assembly
 from libra_core.config import LibraConfig
 from libra_core.config.loading import process_environment, validate_config
-from libra_core.runtime.session import Connection
+from libra_core.runtime.driver.session import Connection
 from libra_core.types.reports import IterationReport
 
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {

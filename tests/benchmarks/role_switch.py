@@ -22,7 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from libra_core.planning.transition import transition
-from libra_core.runtime.session import Connection
+from libra_core.runtime.driver.session import Connection
 from libra_core.types.plan import Plan, RolloutLayout
 from tests.integration.sessions import iterate, own_processes, random_policy, session, small_config
 

@@ -12,7 +12,7 @@ from libra_core import assembly
 from libra_core.config import LibraConfig
 from libra_core.config.loading import validate_config
 from libra_core.config.model import TinyPolicyConfig
-from libra_core.runtime.session import Connection
+from libra_core.runtime.driver.session import Connection
 from libra_core.types.reports import IterationReport, PublicationReport, RolloutReport, UpdateReport
 
 

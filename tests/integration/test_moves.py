@@ -18,15 +18,15 @@ from libra_core.engines.verification.engine_model import SMALL, build_engine_mod
 from libra_core.engines.weight_source import FileWeights
 from libra_core.ports.environment import Episode, TurnStops
 from libra_core.ports.routing import EngineLoad, TurnContext
-from libra_core.runtime import ray_cluster
-from libra_core.runtime.agent_loop import AgentLoop, AgentTools
-from libra_core.runtime.controller import ClusterControllerActor, StartedEngine
-from libra_core.runtime.fleet_keeper import FleetKeeper, member_of
-from libra_core.runtime.kv_offers import offers_of
-from libra_core.runtime.prefill_ahead import no_offer
-from libra_core.runtime.remains import shared_memory, temp_folder
-from libra_core.runtime.router import FleetRouter
-from libra_core.runtime.weights import PublicationOrder
+from libra_core.runtime.base import ray_cluster
+from libra_core.runtime.rollout.agent_loop import AgentLoop, AgentTools
+from libra_core.runtime.cluster.controller import ClusterControllerActor, StartedEngine
+from libra_core.runtime.rollout.fleet_manager import FleetKeeper, member_of
+from libra_core.runtime.rollout.kv_offers import offers_of
+from libra_core.runtime.rollout.prefill_ahead import no_offer
+from libra_core.runtime.base.remains import shared_memory, temp_folder
+from libra_core.runtime.rollout.router import FleetRouter
+from libra_core.runtime.rollout.weights import PublicationOrder
 from libra_core.types.ids import EngineId, GroupId, PolicyVersion, PromptId, TrajectoryId
 from libra_core.types.trajectory import Prompt, ToolCall, ToolReturn, ToolStatus, Trajectory
 from libra_core.workloads.episodes import WaitingEpisode

@@ -11,7 +11,7 @@ import pytest
 
 from libra_core.config import LibraConfig
 from libra_core.planning.transition import transition
-from libra_core.runtime.session import Connection
+from libra_core.runtime.driver.session import Connection
 from libra_core.types.decision import Decision, Verdict
 from libra_core.types.plan import Plan, RolloutLayout
 from libra_core.types.reports import IterationReport

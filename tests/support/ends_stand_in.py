@@ -31,7 +31,7 @@ class StaysIn(FakeBackend):
         self.phase = phase
 
     def open_session(self, config: LibraConfig, run_dir: Path, report: Callable[[str, float], None]) -> SessionRef:
-        from libra_core.runtime.remains import shared_memory, temp_folder
+        from libra_core.runtime.base.remains import shared_memory, temp_folder
         from libra_core.tracking.run_folder import update_journal
 
         namespace = f"libra-{run_dir.name}-{str(time.time_ns())[-6:]}"
@@ -47,7 +47,7 @@ class StaysIn(FakeBackend):
         return StayingConnection(backend=self)
 
     def close_session(self, session: SessionRef) -> None:
-        from libra_core.runtime.remains import remove_remains
+        from libra_core.runtime.base.remains import remove_remains
 
         remove_remains(session)
 

@@ -5,7 +5,7 @@ from libra_core.simulation.kernel.engine import enqueue, forget_prefix
 from libra_core.simulation.kernel.records import NOBODY, UNBOUND, State
 
 _HISTORY_WEIGHT = 0.02
-"""Weight of the newest trajectory in the running mean of final contexts, as in `libra_core.runtime.kv_ledger`."""
+"""Weight of the newest trajectory in the running mean of final contexts, as in `libra_core.runtime.rollout.kv_budget`."""
 
 
 @compiled

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from libra_core.runtime.admission import StepWindow, select_groups
+from libra_core.runtime.rollout.admission import StepWindow, select_groups
 from libra_core.simulation.truth import Truth
 from libra_core.simulation.world import Failure, World
 from libra_core.types.plan import Plan, RolloutLayout, TrainLayout

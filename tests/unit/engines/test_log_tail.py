@@ -9,7 +9,7 @@ from ray.exceptions import ActorDiedError
 
 from libra_core.engines.log_tail import last_words, logs_of_actor, telling_line
 from libra_core.errors import ResourceError
-from libra_core.runtime.engine_slots import EngineStarter
+from libra_core.runtime.cluster.engine_slots import EngineStarter
 
 VLLM = """:job_id:01000000
 (EngineCore pid=14118) ERROR 11-30 23:53:55 [core.py:1512] Traceback (most recent call last):

@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from libra_core.planning.latency import engine_law
 from libra_core.planning.lengths import length_table
-from libra_core.runtime.kv_ledger import ContextHistory, KvLedger
+from libra_core.runtime.rollout.kv_budget import ContextHistory, KvLedger
 from libra_core.types.ids import EngineId, TrajectoryId
 from libra_core.types.lengths import LengthRecord
 from support.planning import problem

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libra_core.runtime.account import EngineDelta, IterationTimes, engine_deltas, time_account
+from libra_core.runtime.base.time_breakdown import EngineDelta, IterationTimes, engine_deltas, time_account
 from libra_core.types.ids import EngineId, PolicyVersion
 from libra_core.types.reports import EngineStats, TimeAccount
 from tests.support.reports import rollout_report

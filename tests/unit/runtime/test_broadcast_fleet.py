@@ -10,10 +10,10 @@ from ray.exceptions import RayActorError, RayTaskError
 from libra_core.config.loading import validate_config
 from libra_core.engines.weight_source import BroadcastWeights
 from libra_core.errors import CheckpointError, DeadlineError, EngineLostError, ResourceError
-from libra_core.runtime.engine_slots import StartedEngine
-from libra_core.runtime.fleet_keeper import FleetKeeper, member_of
-from libra_core.runtime.router import FleetRouter
-from libra_core.runtime.weights import PublicationOrder
+from libra_core.runtime.cluster.engine_slots import StartedEngine
+from libra_core.runtime.rollout.fleet_manager import FleetKeeper, member_of
+from libra_core.runtime.rollout.router import FleetRouter
+from libra_core.runtime.rollout.weights import PublicationOrder
 from libra_core.types.ids import EngineId, PolicyVersion
 from libra_core.types.reports import EnginePublication
 from support.core_engines import Remote

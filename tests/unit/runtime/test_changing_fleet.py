@@ -11,12 +11,12 @@ import pytest
 from libra_core.config.loading import validate_config
 from libra_core.engines.weight_source import FileWeights
 from libra_core.errors import DeadlineError, EngineLostError, NumericsError
-from libra_core.runtime.engine_slots import StartedEngine
-from libra_core.runtime.fleet_keeper import FleetKeeper
-from libra_core.runtime.kv_offers import KvOffers
-from libra_core.runtime.prefill_ahead import HeldContext
-from libra_core.runtime.router import FleetRouter
-from libra_core.runtime.weights import PublicationOrder
+from libra_core.runtime.cluster.engine_slots import StartedEngine
+from libra_core.runtime.rollout.fleet_manager import FleetKeeper
+from libra_core.runtime.rollout.kv_offers import KvOffers
+from libra_core.runtime.rollout.prefill_ahead import HeldContext
+from libra_core.runtime.rollout.router import FleetRouter
+from libra_core.runtime.rollout.weights import PublicationOrder
 from libra_core.types.ids import EngineId, PolicyVersion
 from libra_core.types.reports import EnginePublication
 from libra_core.types.trajectory import GenerationRequest
@@ -93,7 +93,7 @@ class World:
 
 
 def member(engine: StartedEngine) -> Any:
-    from libra_core.runtime.fleet_keeper import member_of
+    from libra_core.runtime.rollout.fleet_manager import member_of
 
     return member_of(engine)
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from libra_core.config import LibraConfig
-from libra_core.runtime import clients, session
-from libra_core.runtime.admission import PromptCursor
-from libra_core.runtime.clients import TrainerClient
+from libra_core.runtime.driver import clients, session
+from libra_core.runtime.rollout.admission import PromptCursor
+from libra_core.runtime.driver.clients import TrainerClient
 
 CURSOR = PromptCursor(next_index=7, untrained=(3, 5))
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from libra_core.elastic.membership import State
 from libra_core.errors import ResourceError
 from libra_core.planning.transition import transition
-from libra_core.runtime.controller import ClusterControllerActor
-from libra_core.runtime.hybrid_pool import HybridPool
+from libra_core.runtime.cluster.controller import ClusterControllerActor
+from libra_core.runtime.cluster.hybrid_pool import HybridPool
 from libra_core.types.ids import EngineId
 from libra_core.types.plan import Plan
 from support.actors import FakeActor

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from libra_core.errors import ResourceError
 from libra_core.planning.transition import transition
-from libra_core.runtime.core_engines import CoreEngines
-from libra_core.runtime.transitions import TransitionOutcome, carry_out
+from libra_core.runtime.cluster.core_engines import CoreEngines
+from libra_core.runtime.cluster.transitions import TransitionOutcome, carry_out
 from libra_core.types.ids import EngineId
 from libra_core.types.plan import Plan
 from libra_core.types.transition import Action, Verb

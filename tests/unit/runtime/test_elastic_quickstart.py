@@ -14,8 +14,8 @@ from libra_core.planning.problem import ModelShape
 from libra_core.planning.proposals import Standing, propose_in_run
 from libra_core.planning.run_costs import run_costs
 from libra_core.planning.run_profile import RunSide, problem_of_run
-from libra_core.runtime.hybrid_pool import Recovery
-from libra_core.runtime.replanner import Replanner
+from libra_core.runtime.cluster.hybrid_pool import Recovery
+from libra_core.runtime.driver.replanner import Replanner
 from libra_core.types.decision import Decision, Verdict
 from libra_core.types.lengths import LengthRecord
 from libra_core.types.plan import Plan

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from libra_core.ports.routing import EngineLoad, FinishedTrajectory, TurnContext
 from libra_core.routing.least_loaded import LeastLoaded
-from libra_core.runtime.fleet import EngineMember, Fleet
-from libra_core.runtime.kv_ledger import ContextHistory, KvLedger
+from libra_core.runtime.rollout.fleet import EngineMember, Fleet
+from libra_core.runtime.rollout.kv_budget import ContextHistory, KvLedger
 from libra_core.types.ids import EngineId, TrajectoryId
 from support.routing import finished
 

@@ -10,8 +10,8 @@ import pytest
 from libra_core.config import LibraConfig
 from libra_core.elastic.membership import State
 from libra_core.planning.transition import transition
-from libra_core.runtime.hybrid_pool import HybridPool
-from libra_core.runtime.transitions import TransitionOutcome, carry_out
+from libra_core.runtime.cluster.hybrid_pool import HybridPool
+from libra_core.runtime.cluster.transitions import TransitionOutcome, carry_out
 from libra_core.types.plan import Plan
 from support.hybrid_workers import CONFIG, SERVING, FakeWorker, Join
 

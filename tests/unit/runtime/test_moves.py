@@ -8,9 +8,9 @@ import pytest
 from libra_core.config.rollout import RolloutConfig
 from libra_core.errors import EngineLostError
 from libra_core.ports.routing import FinishedTrajectory, TurnContext
-from libra_core.runtime.agent_loop import AgentLoop, AgentTools
-from libra_core.runtime.fleet import EngineMember
-from libra_core.runtime.prefill_ahead import HeldContext
+from libra_core.runtime.rollout.agent_loop import AgentLoop, AgentTools
+from libra_core.runtime.rollout.fleet import EngineMember
+from libra_core.runtime.rollout.prefill_ahead import HeldContext
 from libra_core.types.ids import EngineId, GroupId, PolicyVersion, TrajectoryId
 from libra_core.types.trajectory import FinishReason, GeneratedTurn, GenerationRequest, Trajectory, VersionSegment
 from support.routing import CountedMoves

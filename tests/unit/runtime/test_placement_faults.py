@@ -1,6 +1,6 @@
 """What Ray gave against what the plan says."""
 
-from libra_core.runtime.placement import Whereabouts, placement_faults
+from libra_core.runtime.base.placement import Whereabouts, placement_faults
 
 
 def at(node: str, *devices: str, slots: float = 1.0) -> Whereabouts:

@@ -8,8 +8,8 @@ import pytest
 from libra_core.config import plan_of
 from libra_core.config.loading import validate_config
 from libra_core.errors import ConfigError
-from libra_core.runtime.hybrid_pool import Recovery
-from libra_core.runtime.replanner import Replanner, cost_of, effective
+from libra_core.runtime.cluster.hybrid_pool import Recovery
+from libra_core.runtime.driver.replanner import Replanner, cost_of, effective
 from libra_core.types.decision import Decision, Reason, Verdict
 from libra_core.types.lengths import LengthRecord
 from libra_core.types.plan import Plan

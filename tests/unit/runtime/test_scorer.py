@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from libra_core.config.rollout import RolloutConfig
-from libra_core.runtime.scorer import is_masked, score_one, summarise, with_advantages
+from libra_core.runtime.rollout.scorer import is_masked, score_one, summarise, with_advantages
 from libra_core.types.group import TrajectoryGroup
 from libra_core.types.ids import BatchId, PolicyVersion
 from libra_core.types.trajectory import FailureKind, FinishReason, Prompt, Trajectory

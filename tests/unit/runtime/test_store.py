@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from libra_core.runtime.admission import PromptCursor
-from libra_core.runtime.store import Receipt, StoreSpec, TrajectoryStoreActor, batch_name
+from libra_core.runtime.rollout.admission import PromptCursor
+from libra_core.runtime.rollout.store import Receipt, StoreSpec, TrajectoryStoreActor, batch_name
 from libra_core.types.group import TrajectoryGroup
 from libra_core.types.ids import GroupId, PolicyVersion, PromptId, TrajectoryId
 from libra_core.types.reports import TrajectoryAudit

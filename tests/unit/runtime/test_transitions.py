@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from libra_core.errors import ConfigError, ResourceError
 from libra_core.planning.transition import transition
-from libra_core.runtime.transitions import TransitionOutcome, carry_out, refusal
+from libra_core.runtime.cluster.transitions import TransitionOutcome, carry_out, refusal
 from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
 from libra_core.types.transition import Action, Tier, Transition, Verb
 

@@ -14,13 +14,13 @@ from libra_core.config.loading import validate_config
 from libra_core.engines.weight_source import FileWeights
 from libra_core.errors import DeadlineError, EngineLostError, NumericsError, ResourceError
 from libra_core.runtime import broadcast_round, fleet_keeper, session
-from libra_core.runtime.asking import reply
-from libra_core.runtime.bounded import call_within
-from libra_core.runtime.engine_slots import StartedEngine, quiet
-from libra_core.runtime.fleet_keeper import FleetKeeper, member_of
-from libra_core.runtime.router import FleetRouter
-from libra_core.runtime.wait_board import WaitBoard
-from libra_core.runtime.weights import PublicationOrder
+from libra_core.runtime.base.rpc import reply
+from libra_core.runtime.base.bounded import call_within
+from libra_core.runtime.cluster.engine_slots import StartedEngine, quiet
+from libra_core.runtime.rollout.fleet_manager import FleetKeeper, member_of
+from libra_core.runtime.rollout.router import FleetRouter
+from libra_core.runtime.rollout.wait_board import WaitBoard
+from libra_core.runtime.rollout.weights import PublicationOrder
 from libra_core.types.ids import EngineId, PolicyVersion
 from libra_core.types.reports import EnginePublication, EngineStats
 from support.actors import DIES, HANGS, FakeActor, raised_remotely
@@ -226,7 +226,7 @@ def test_who_is_gone_has_ended_and_who_hangs_has_not() -> None:
 
 
 def test_a_library_call_that_hangs_is_left_behind_and_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("libra_core.runtime.bounded._SETTLE_S", 0.05)
+    monkeypatch.setattr("libra_core.runtime.base.bounded._SETTLE_S", 0.05)
     free, undone = threading.Event(), threading.Event()
     with pytest.raises(DeadlineError, match="the flow waited 0 s for Ray to start, and it has not come back"):
         call_within("Ray to start", free.wait, 0.02, undo=lambda: (free.set(), undone.set()))
@@ -258,7 +258,7 @@ def test_the_longest_waits_are_told_first_and_none_that_is_over() -> None:
 def test_engines_that_fail_while_the_trainer_still_starts_end_the_start_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     died = raised_remotely(ResourceError("engine-0 did not start: no kernel for head size 16"))
     world = FakeRay({"trainer": None, "engines": died})
-    monkeypatch.setattr("libra_core.runtime.asking.ray", world)
+    monkeypatch.setattr("libra_core.runtime.base.rpc.ray", world)
     began_s = time.monotonic()
     with pytest.raises(ResourceError, match="engine-0 did not start: no kernel for head size 16"):
         session._started("the trainer", "trainer", 300.0, ("the engines", "engines"))
@@ -267,7 +267,7 @@ def test_engines_that_fail_while_the_trainer_still_starts_end_the_start_at_once(
 
 def test_engines_that_are_up_first_are_no_reason_to_wait_less_for_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
     world = FakeRay({"trainer": None, "engines": "up"})
-    monkeypatch.setattr("libra_core.runtime.asking.ray", world)
+    monkeypatch.setattr("libra_core.runtime.base.rpc.ray", world)
     with pytest.raises(DeadlineError, match="for the trainer to start"):
         session._started("the trainer", "trainer", 1.0, ("the engines", "engines"))
     world.answers["trainer"] = "ranks"

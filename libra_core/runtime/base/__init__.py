@@ -1,0 +1,1 @@
+"""Ray itself: calls with deadlines, actors, placement, what a process is given. Imported by the other three."""

@@ -1,0 +1,57 @@
+"""Work that goes on beside its owner's: none of it fails in silence, and all of it ends with the owner."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from libra_core.runtime.rollout.fleet import first_line
+
+logger = logging.getLogger(__name__)
+
+
+class BackgroundTasks:
+    """Tasks that nobody awaits. Owned by one event loop, whose owner calls `end` when it stops.
+
+    The first failure stays in `fault`; each one is logged with its traceback and told to `on_fault`.
+    """
+
+    def __init__(self, owner: str, on_fault: Callable[[str], None] = lambda _: None) -> None:
+        self._owner = owner
+        self._on_fault = on_fault
+        self._running: set[asyncio.Task[Any]] = set()
+        self.fault: str | None = None
+        """What failed, as a sentence."""
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)  # failure: `_reap` tells it
+        self._running.add(task)
+        task.add_done_callback(self._reap)
+        return task
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    async def settled(self) -> None:
+        """Wait for all of them, also for those that they start. Whoever calls it sets the deadline."""
+        while self._running:
+            await asyncio.wait(list(self._running))
+
+    async def end(self, within_s: float) -> None:
+        """Cancel what runs; work that does not let itself be cancelled is left behind, and said."""
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        _, left = await asyncio.wait(running, timeout=within_s) if running else (set(), set())
+        if left:
+            logger.warning("%s left %d tasks behind that did not end within %.0f s", self._owner, len(left), within_s)
+
+    def _reap(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            logger.error("%s failed at a task", self._owner, exc_info=error)
+            sentence = f"{type(error).__name__}: {first_line(error)}"
+            self.fault = self.fault or sentence
+            self._on_fault(sentence)

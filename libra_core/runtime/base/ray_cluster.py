@@ -1,0 +1,108 @@
+"""Joining or starting Ray: a private cluster on this machine, or somebody's by address. Ends what it started."""
+
+import logging
+import shutil
+import signal
+import socket
+import threading
+
+import ray
+
+from libra_core.errors import DeadlineError, ResourceError
+from libra_core.runtime.base.bounded import call_within
+from libra_core.runtime.base.placement import GPU_SLOT
+from libra_core.runtime.base.remains import temp_folder
+
+logger = logging.getLogger(__name__)
+
+NAMESPACE_PREFIX = "libra-"
+_OBJECT_STORE_BYTES = 512 << 20
+_KNOCK_S = 10.0
+_START_S = 120.0
+_LEAVE_S = 20.0
+_left = threading.Event()
+"""Whether the cluster that was started last has been left."""
+
+
+def start_private(namespace: str, *, gpu_slots: int | None) -> str:
+    """A Ray of our own on this machine; returns its address.
+
+    `gpu_slots` stands for GPUs on CPU hosts; None lets Ray count the real ones.
+    """
+    temp = temp_folder(namespace)
+    _left.clear()
+    with _own_signals():
+        try:
+            call_within(
+                "Ray to start on this machine",
+                lambda: ray.init(
+                    address="local",
+                    namespace=namespace,
+                    resources=None if gpu_slots is None else {GPU_SLOT: float(gpu_slots)},
+                    object_store_memory=_OBJECT_STORE_BYTES,
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    _temp_dir=str(temp),
+                ),
+                _START_S,
+                undo=ray.shutdown,
+                until=_left,  # Ray's servers die with the thread that started them
+            )
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            shutil.rmtree(temp, ignore_errors=True)
+            raise ResourceError(f"Ray did not start on this machine: {error}") from error
+    return ray.get_runtime_context().gcs_address
+
+
+def join(address: str, namespace: str) -> None:
+    """Connect to a running cluster; raises `ResourceError` when nothing answers there."""
+    if ray.is_initialized():
+        return
+    _knock(address)
+    with _own_signals():
+        try:
+            call_within(
+                f"the Ray cluster at {address} (backend.ray_address)",
+                lambda: ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level=logging.ERROR),
+                _START_S,
+                undo=ray.shutdown,
+            )
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise ResourceError(f"no Ray cluster answers at {address}: {error}; check backend.ray_address") from error
+
+
+def _knock(address: str) -> None:
+    """Ray itself tries for minutes where nothing listens. Addresses other than host:port are left to it."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or "/" in address:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_S).close()
+    except (OSError, OverflowError) as error:
+        raise ResourceError(
+            f"no Ray cluster answers at {address} within {_KNOCK_S:.0f} s ({error}); "
+            "is it running, and is backend.ray_address right?"
+        ) from error
+
+
+def leave() -> None:
+    """Disconnect; a private cluster ends with it."""
+    with _own_signals():
+        try:
+            call_within("Ray to end", ray.shutdown, _LEAVE_S)
+        except DeadlineError as error:
+            logger.warning("%s; what runs of it on this machine is ended", error)
+        _left.set()
+
+
+class _own_signals:  # noqa: N801 - reads as a statement
+    """Ray replaces the SIGTERM handler by one that exits; Prefect would then record a cancelled run as crashed."""
+
+    def __enter__(self) -> None:
+        self._main = threading.current_thread() is threading.main_thread()
+        self._old = signal.getsignal(signal.SIGTERM) if self._main else None
+
+    def __exit__(self, *_: object) -> None:
+        if self._main and self._old is not None:
+            signal.signal(signal.SIGTERM, self._old)

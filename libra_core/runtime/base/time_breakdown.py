@@ -1,0 +1,111 @@
+"""Where an iteration's time went, from spans and counters. Pure; each second is in one part.
+
+Of what overlaps, training counts before publication, and both before waiting.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from libra_core.runtime.base.timeline import Interval, clipped, intersection, total_s
+from libra_core.types.ids import EngineId
+from libra_core.types.reports import EngineStats, EngineWork, RolloutReport, TimeAccount
+from libra_core.types.trace import TraceSpan
+
+TRAINING = frozenset({"update", "accumulate", "optimizer step"})
+"""Names of the trainer's spans that are training proper."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationTimes:
+    """What happened between the ends of two iterations, in unix seconds."""
+
+    window: Interval
+    training: Sequence[Interval]
+    waiting: Sequence[Interval]
+    """When the flow waited for groups; the trainer may have worked on others meanwhile."""
+    waiting_age_s: float
+    publishing: Sequence[Interval]
+
+
+def training_intervals(spans: Sequence[TraceSpan], window: Interval) -> list[Interval]:
+    return clipped(((span.start_s, span.end_s) for span in spans if span.name in TRAINING), window)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineDelta:
+    """What one engine did between two looks at it."""
+
+    busy_s: float
+    """With unfinished requests, pauses left out."""
+    prefill_s: float
+    """Of these, spent on prompts."""
+    paused_s: float
+    preemptions: int
+    generated_tokens: int = 0
+    decode_steps: int = 0
+
+
+def time_account(times: IterationTimes, fleet: Sequence[EngineDelta], rollout: RolloutReport) -> TimeAccount:
+    """Divide the iteration among its causes.
+
+    Args:
+        times: the flow's and the trainer's side.
+        fleet: each engine since the end of the iteration before.
+        rollout: its prefill counters.
+    """
+    iter_s = times.window[1] - times.window[0]
+    training = clipped(times.training, times.window)
+    publishing = clipped(times.publishing, times.window)
+    waiting = clipped(times.waiting, times.window)
+    working = clipped([*training, *publishing], times.window)
+    idle_wait_s = total_s(waiting) - total_s(intersection(waiting, working))
+    age_s = min(idle_wait_s, times.waiting_age_s)
+    busy_s = total_s(training)
+    publication_s = total_s(working) - busy_s
+    engine_busy_s = fmean(min(engine.busy_s, iter_s) for engine in fleet) if fleet else 0.0
+    paused_s = min(iter_s - engine_busy_s, fmean(engine.paused_s for engine in fleet) if fleet else 0.0)
+    prefill_s = fmean(engine.prefill_s for engine in fleet) if fleet else 0.0
+    reprefill_s = min(engine_busy_s, prefill_s * _reprefilled_share(rollout))
+    return TimeAccount(
+        trainer_busy_s=busy_s,
+        trainer_waits_groups_s=idle_wait_s - age_s,
+        trainer_waits_age_s=age_s,
+        trainer_waits_publication_s=publication_s,
+        trainer_other_s=iter_s - busy_s - publication_s - idle_wait_s,
+        fleet_busy_s=engine_busy_s - reprefill_s,
+        fleet_reprefill_s=reprefill_s,
+        fleet_paused_s=paused_s,
+        fleet_starved_s=iter_s - engine_busy_s - paused_s,
+    )
+
+
+def engine_deltas(before: Mapping[EngineId, EngineStats], after: Sequence[EngineStats]) -> list[EngineDelta]:
+    """By engine, since the last look; a replacement counts from its start."""
+    return [_since(before.get(now.engine_id), now) for now in after]
+
+
+def engine_work(fleet: Sequence[EngineDelta]) -> EngineWork:
+    """Of all engines together."""
+    return EngineWork(
+        decode_s=sum(max(0.0, engine.busy_s - engine.prefill_s) for engine in fleet),
+        prefill_s=sum(engine.prefill_s for engine in fleet),
+        steps=sum(engine.decode_steps for engine in fleet),
+        tokens=sum(engine.generated_tokens for engine in fleet),
+    )
+
+
+def _since(old: EngineStats | None, now: EngineStats) -> EngineDelta:
+    return EngineDelta(
+        busy_s=now.busy_s - (old.busy_s if old else 0.0),
+        prefill_s=now.prefill_s - (old.prefill_s if old else 0.0),
+        paused_s=now.paused_s - (old.paused_s if old else 0.0),
+        preemptions=now.preemptions - (old.preemptions if old else 0),
+        generated_tokens=now.generated_tokens - (old.generated_tokens if old else 0),
+        decode_steps=now.decode_steps - (old.decode_steps if old else 0),
+    )
+
+
+def _reprefilled_share(rollout: RolloutReport) -> float:
+    computed = rollout.context_tokens - rollout.cached_tokens
+    return min(1.0, rollout.reprefilled_tokens / computed) if computed > 0 else 0.0

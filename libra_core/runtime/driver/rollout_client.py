@@ -1,0 +1,271 @@
+"""`RolloutPool` over the coordinator and the store: batches, held-out evaluation, and the iteration's account of time."""
+
+import time
+from collections import defaultdict
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+from libra_core.config import LibraConfig
+from libra_core.errors import DeadlineError, ResourceError, RolloutError
+from libra_core.planning.run_forecast import RunForecaster
+from libra_core.runtime.base.time_breakdown import IterationTimes, engine_deltas, engine_work, time_account, training_intervals
+from libra_core.runtime.base.rpc import CALL_DEADLINE_S, GRACE_S, answered, ask
+from libra_core.runtime.driver.clients import TrainerClient
+from libra_core.runtime.rollout.fleet import ActorHandle
+from libra_core.runtime.driver.weight_publisher import WeightPublisher
+from libra_core.runtime.rollout.scorer import is_masked
+from libra_core.runtime.rollout.store import Share, batch_name
+from libra_core.runtime.driver.summaries import Wait, summarise_batch
+from libra_core.runtime.base.timeline import Interval, clipped, intersection, total_s
+from libra_core.tracking.metrics import slug_of
+from libra_core.types.ids import BatchId, EngineId, PolicyVersion
+from libra_core.types.lengths import LengthRecord
+from libra_core.types.reports import (
+    EngineStats,
+    IterationReport,
+    PublicationReport,
+    RewardReport,
+    RolloutReport,
+    RoutingReport,
+    TrajectoryAudit,
+    UpdateReport,
+)
+from libra_core.types.trace import TraceSpan
+
+_LOOK_EVERY_S = 5.0
+"""How often a waiting step asks whether the fleet is still able to deliver."""
+
+
+class RolloutClient:
+    """Only the flow's process holds one; it measures iterations by that process's clock."""
+
+    def __init__(
+        self,
+        config: LibraConfig,
+        *,
+        coordinator: ActorHandle,
+        store: ActorHandle,
+        scorer: ActorHandle,
+        trainer: TrainerClient,
+        publisher: WeightPublisher,
+    ) -> None:
+        self._config = config
+        self._coordinator = coordinator
+        self._store = store
+        self._scorer = scorer
+        self._trainer = trainer
+        self._publisher = publisher
+        self._waits: list[Interval] = []
+        self._publications: list[Interval] = []
+        self._engines: dict[EngineId, EngineStats] = {}
+        self.begin_iterations()
+
+    def begin_iterations(self, forecaster: RunForecaster | None = None) -> None:
+        """Start the clock of the first iteration; with a forecaster, reports compare each iteration with its forecast."""
+        self._forecaster = forecaster
+        self._iteration_started_s = time.time()
+
+    def take_batch(self, step: int) -> RolloutReport:
+        """Wait for the groups of this step, up to `rollout.batch_deadline_s`.
+
+        A streamed step opens here: each group goes to the trainer as it is taken. In colocated mode the engines are held once
+        the batch is whole.
+        """
+        start_s = time.time()
+        wait = self._collect(step)
+        if self._config.rollout.mode == "colocated":
+            ask("the engines to hold", self._coordinator.hold.remote(), self._config.publication.deadline_s + GRACE_S)
+        self._waits.append((start_s, time.time()))
+        groups = ask(f"the groups of step {step}", self._store.groups.remote(batch_name(step)))
+        counts = ask("the store's counts", self._store.counts.remote())
+        lengths = ask("the store's lengths", self._store.mean_lengths.remote())
+        wait.total_s = time.time() - start_s
+        return summarise_batch(step, groups, counts, wait, lengths)
+
+    def publish(self, version: PolicyVersion) -> PublicationReport:
+        """Wait until every engine serves the version."""
+        with self._publishing():
+            return self._publisher.publish(version)
+
+    def begin_publication(self, version: PolicyVersion) -> PublicationReport:
+        """Publish, or with overlap only do the trainer's part of it; the report is of the newest publication that has ended."""
+        if not self._config.publications_overlap:
+            return self.publish(version)
+        with self._publishing():
+            ended = self._publisher.settle()
+            self._publisher.begin(version)
+        return ended
+
+    def settle_publication(self) -> None:
+        """Wait for the one under way; raises what it failed with."""
+        with self._publishing():
+            self._publisher.settle()
+
+    @contextmanager
+    def _publishing(self) -> Generator[None]:
+        start_s = time.time()
+        yield
+        self._publications.append((start_s, time.time()))
+
+    def stats(self) -> tuple[EngineStats, ...]:
+        """Of the engines that answer; the coordinator gives up those that do not within `rollout.turn_deadline_s`."""
+        deadline_s = self._config.rollout.turn_deadline_s + GRACE_S
+        return tuple(ask("the coordinator's statistics of the engines", self._coordinator.stats.remote(), deadline_s))
+
+    def audit(self) -> TrajectoryAudit:
+        """What became of the trajectories of all finished steps."""
+        return ask("the store's audit", self._store.audit.remote())
+
+    def evaluate_heldout(self) -> dict[str, float]:
+        """Mean reward on held-out prompts under the current weights, one sample each; overall and per kind."""
+        count = self._config.workload.heldout_prompts
+        if count == 0:
+            return {}
+        self.settle_publication()
+        deadline_s, since_s = self._config.rollout.batch_deadline_s, time.monotonic()
+        scoring = self._coordinator.evaluate_heldout.remote(count)
+        while not answered(scoring, _LOOK_EVERY_S):
+            state = self._fleet_state()
+            self._serve_waiting(state)
+            if time.monotonic() - since_s >= deadline_s:
+                raise DeadlineError(self._who_waits("the evaluation", "held-out prompts", state))
+        pairs = ask("held-out rollouts", scoring, CALL_DEADLINE_S)
+        rewards: dict[str, list[float]] = defaultdict(list)
+        for prompt, trajectory in pairs:
+            reward = 0.0 if is_masked(trajectory) else trajectory.reward
+            if reward is not None:
+                rewards["reward_mean"].append(reward)
+                rewards[f"{slug_of(prompt.kind.removeprefix('heldout/'))}_mean"].append(reward)
+        return {name: fmean(values) for name, values in sorted(rewards.items())}
+
+    def sample_trajectories(self, batch_id: BatchId, count: int) -> list[dict[str, Any]]:
+        return ask("the scorer's samples", self._scorer.samples.remote(batch_id, count), CALL_DEADLINE_S + GRACE_S)
+
+    def lengths(self, batch_id: BatchId) -> list[LengthRecord]:
+        """Of the batch's trajectories, while the store keeps it."""
+        return ask("the lengths of a batch", self._store.lengths.remote(batch_id))
+
+    def iteration_report(
+        self, step: int, rollout: RolloutReport, reward: RewardReport, update: UpdateReport, publication: PublicationReport
+    ) -> IterationReport:
+        """Close the account of the iteration that began where the one before ended."""
+        window = (self._iteration_started_s, time.time())
+        self._iteration_started_s = window[1]
+        fleet = clipped(ask("busy intervals", self._coordinator.busy_intervals.remote(window[0])), window)
+        spans = self._trainer.spans(window[0])
+        trainer = clipped(((span.start_s, span.end_s) for span in spans), window)
+        stats = self.stats()
+        deltas = engine_deltas(self._engines, stats)
+        self._engines = {engine.engine_id: engine for engine in stats}
+        state = self._fleet_state()
+        routing: RoutingReport = ask("the router's report", self._coordinator.routing_report.remote())
+        times = IterationTimes(
+            window=window,
+            training=training_intervals(spans, window),
+            waiting=self._waits,
+            waiting_age_s=rollout.waited_age_s,
+            publishing=self._publications,
+        )
+        account = time_account(times, deltas, rollout)
+        self._waits, self._publications = [], []
+        train_s, iter_s = total_s(trainer), window[1] - window[0]
+        report = IterationReport(
+            step=step,
+            rollout=rollout,
+            reward=reward,
+            update=update,
+            publication=publication,
+            t_iter_s=iter_s,
+            t_rollout_s=total_s(fleet),
+            t_train_s=train_s,
+            overlap_fraction=total_s(intersection(fleet, trainer)) / train_s if train_s > 0 else 0.0,
+            tokens_per_s=rollout.generated_tokens / iter_s,
+            account=account,
+            preemptions=sum(engine.preemptions for engine in deltas),
+            kv_usage_max=max((engine.kv_usage for engine in stats), default=0.0),
+            queued=state["queued"],
+            routing=routing,
+            engines=engine_work(deltas),
+        )
+        return replace(report, forecast=self._forecaster.check(report)) if self._forecaster else report
+
+    def length_records(self) -> list[LengthRecord]:
+        """Of the newest trajectories that steps took."""
+        return ask("the store's lengths", self._store.length_records.remote())
+
+    def trace_events(self, since_s: float) -> list[dict[str, Any]]:
+        """Chrome trace events (microseconds) of engines, tools and trainer since a unix time."""
+        spans: list[TraceSpan] = ask("trace spans", self._coordinator.spans.remote(since_s))
+        return [_chrome_event(span) for span in [*spans, *self._trainer.spans(since_s)] if span.start_s >= since_s]
+
+    def _collect(self, step: int) -> Wait:
+        """Take groups until the batch is whole."""
+        batch_id, streamed = batch_name(step), self._config.streamed
+        if streamed:
+            self._trainer.open_step(batch_id, PolicyVersion(step))
+        end = time.monotonic() + self._config.rollout.batch_deadline_s
+        wait = Wait()
+        while True:
+            look_s = max(0.0, min(_LOOK_EVERY_S, end - time.monotonic()))
+            share: Share = ask(f"the batch of step {step}", self._store.take.remote(step, look_s), look_s + CALL_DEADLINE_S)
+            wait.age_s += share.late_s
+            wait.late_groups.update(share.waited_for)
+            if streamed and share.groups:
+                self._trainer.feed(batch_id, share.groups)
+            if share.places == 0:
+                return wait
+            self._trainer.check()
+            self._publisher.check()
+            if not share.groups and self._require_progress(step, share, timed_out=time.monotonic() >= end):
+                end = time.monotonic() + self._config.rollout.batch_deadline_s
+
+    def _require_progress(self, step: int, share: Share, *, timed_out: bool) -> bool:
+        """Publish again when that is what a replaced engine waits for; fail when nothing can fill the step any more. True while
+        engines are replaced on purpose: the step's deadline begins when that is over."""
+        state = self._fleet_state()
+        if state["fault"]:
+            raise ResourceError(f"step {step} cannot be filled, {state['fault']}")
+        if state["lost"]:
+            raise RolloutError(f"step {step} cannot be filled: {state['lost']}")
+        if self._serve_waiting(state):
+            return False
+        if state["expects_engines"]:
+            return True
+        if state["failure"] and not state["engines"]:
+            raise ResourceError(f"step {step} cannot be filled, no engine is left: {state['failure']}")
+        if timed_out:
+            waiting_for = f"groups {', '.join(map(str, share.late))} at their age limit" if share.late else "more finished groups"
+            raise DeadlineError(self._who_waits(f"step {step}", waiting_for, state))
+        return False
+
+    def _fleet_state(self) -> dict[str, Any]:
+        return ask("the fleet's state", self._coordinator.state.remote())
+
+    def _serve_waiting(self, state: Mapping[str, Any]) -> bool:
+        """Publish again when that is what the only engines wait for; whether they do."""
+        if state["waiting_for_weights"] and not self._publisher.under_way:
+            self._publisher.publish(PolicyVersion(state["version"]))
+        return state["waiting_for_weights"]
+
+    def _who_waits(self, who: str, what: str, state: Mapping[str, Any]) -> str:
+        running = ", ".join(map(str, state["running_groups"]))
+        return (
+            f"{who} waited {self._config.rollout.batch_deadline_s:.0f} s (rollout.batch_deadline_s) for {what}; "
+            f"running groups: {running or 'none'}; trajectories per engine: {state['engines'] or 'no engine'}; "
+            f"without a place: {state['queued']}; longest waits: {'; '.join(state['waits']) or 'none'}"
+        )
+
+
+def _chrome_event(span: TraceSpan) -> dict[str, Any]:
+    return {
+        "name": span.name,
+        "cat": span.lane.rstrip("0123456789-"),
+        "ph": "X",
+        "ts": span.start_s * 1e6,
+        "dur": (span.end_s - span.start_s) * 1e6,
+        "pid": 1,
+        "tid": span.lane,
+    }
