@@ -19,12 +19,11 @@ from libra_core.engines.weight_source import FileWeights
 from libra_core.ports.environment import Episode, TurnStops
 from libra_core.ports.routing import EngineLoad, TurnContext
 from libra_core.runtime.base import ray_cluster
-from libra_core.runtime.rollout.agent_loop import AgentLoop, AgentTools
-from libra_core.runtime.cluster.controller import ClusterControllerActor, StartedEngine
-from libra_core.runtime.rollout.fleet_manager import FleetKeeper, member_of
-from libra_core.runtime.rollout.kv_offers import offers_of
-from libra_core.runtime.rollout.prefill_ahead import no_offer
 from libra_core.runtime.base.remains import shared_memory, temp_folder
+from libra_core.runtime.cluster.controller import ClusterControllerActor, StartedEngine
+from libra_core.runtime.rollout.agent_loop import AgentLoop, AgentTools
+from libra_core.runtime.rollout.fleet_manager import FleetKeeper, member_of
+from libra_core.runtime.rollout.kv_moves import no_offer, offers_of
 from libra_core.runtime.rollout.router import FleetRouter
 from libra_core.runtime.rollout.weights import PublicationOrder
 from libra_core.types.ids import EngineId, GroupId, PolicyVersion, PromptId, TrajectoryId

@@ -8,8 +8,8 @@ import pytest
 from libra_core.config import LibraConfig
 from libra_core.config.loading import validate_config
 from libra_core.routing.tree_file import load_tree
-from libra_core.runtime.rollout.router import tree_path
 from libra_core.runtime.driver.session import Connection
+from libra_core.runtime.rollout.router import tree_path
 from libra_core.tracking.metrics import iteration_metrics
 from tests.integration.sessions import session
 

@@ -8,8 +8,9 @@ from typing import Any
 from libra_core.config import LibraConfig
 from libra_core.config.loading import validate_config
 from libra_core.errors import EngineLostError, ResourceError
+from libra_core.runtime.base.actors import StartedEngine
 from libra_core.runtime.cluster.core_engines import CoreEngines
-from libra_core.runtime.cluster.engine_slots import EngineSlot, StartedEngine
+from libra_core.runtime.cluster.engine_slots import EngineSlot
 from libra_core.types.ids import EngineId
 from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from libra_core.ports.routing import EngineLoad, FinishedTrajectory, TurnContext
 from libra_core.routing.buckets import Buckets
 from libra_core.routing.costs import CostTable, table_for
-from libra_core.runtime.rollout.prefill_ahead import MoveWork
+from libra_core.runtime.rollout.kv_moves import MoveWork
 from libra_core.types.ids import EngineId, PromptId, TrajectoryId
 from libra_core.types.trajectory import ToolOutcome, ToolStatus
 

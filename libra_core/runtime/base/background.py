@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from libra_core.runtime.rollout.fleet import first_line
+from libra_core.runtime.base.rpc import first_line
 
 logger = logging.getLogger(__name__)
 

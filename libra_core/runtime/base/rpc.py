@@ -12,7 +12,9 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
 from libra_core.errors import DeadlineError, LibraError, ResourceError
-from libra_core.runtime.rollout.fleet import first_line
+
+ActorHandle = Any
+"""A Ray actor handle; its methods are reached by `handle.name.remote(...)`, which no type can describe."""
 
 CALL_DEADLINE_S = 60.0
 GRACE_S = 30.0
@@ -77,3 +79,11 @@ def _beneath(error: RayError) -> BaseException | None:
     """None is the cause of an error that is raised as it is."""
     is_own = isinstance(error, RayTaskError) and not isinstance(error.cause, LibraError)
     return error.__cause__ if is_own else error
+
+
+def first_line(error: BaseException) -> str:
+    """The message without Ray's traceback; of what a remote method raised rather than of Ray's wrapper."""
+    if isinstance(error, RayTaskError) and error.cause is not None:
+        return f"{type(error.cause).__name__}: {first_line(error.cause)}"
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

@@ -16,17 +16,15 @@ from libra_core.elastic.handshake import SECRET_BYTES
 from libra_core.elastic.membership import State
 from libra_core.errors import LibraError, ResourceError
 from libra_core.planning.transition import transition
-from libra_core.runtime.cluster.actor_places import ActorPlaces
-from libra_core.runtime.base.actors import TrainerActor
-from libra_core.runtime.base.rpc import CALL_DEADLINE_S, reply
+from libra_core.runtime.base.actors import StartedEngine, TrainerActor
 from libra_core.runtime.base.background import BackgroundTasks
+from libra_core.runtime.base.placement import GPU_SLOT, ActorPlaces, Placement, device_kind, reserve
+from libra_core.runtime.base.rpc import CALL_DEADLINE_S, ActorHandle, first_line, reply
+from libra_core.runtime.base.specs import elastic_spec, trainer_env, trainer_spec
 from libra_core.runtime.cluster.core_engines import CoreEngines
-from libra_core.runtime.cluster.engine_slots import STOP_DEADLINE_S, EngineStarter, StartedEngine, quiet, replacement_name
-from libra_core.runtime.rollout.fleet import ActorHandle, first_line
+from libra_core.runtime.cluster.engine_slots import STOP_DEADLINE_S, EngineStarter, quiet, replacement_name
 from libra_core.runtime.cluster.hybrid_pool import HybridPool, Recovery
 from libra_core.runtime.cluster.hybrid_worker import CoreSide, HybridWorker, WorkerSetting
-from libra_core.runtime.base.placement import GPU_SLOT, Placement, device_kind, reserve
-from libra_core.runtime.base.specs import elastic_spec, trainer_env, trainer_spec
 from libra_core.runtime.cluster.transitions import TransitionOutcome, carry_out, refusal
 from libra_core.types.ids import EngineId
 from libra_core.types.plan import Plan

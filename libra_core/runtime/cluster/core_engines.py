@@ -10,16 +10,10 @@ from typing import Protocol
 
 from libra_core.config import LibraConfig
 from libra_core.errors import EngineLostError, LibraError
-from libra_core.runtime.base.rpc import GRACE_S
-from libra_core.runtime.cluster.engine_slots import (
-    STOP_DEADLINE_S,
-    EngineSlot,
-    StartedEngine,
-    answer_of_fleet,
-    replacement_name,
-)
-from libra_core.runtime.rollout.fleet import ActorHandle
+from libra_core.runtime.base.actors import StartedEngine
 from libra_core.runtime.base.placement import Placement
+from libra_core.runtime.base.rpc import GRACE_S, ActorHandle
+from libra_core.runtime.cluster.engine_slots import STOP_DEADLINE_S, EngineSlot, answer_of_fleet, replacement_name
 from libra_core.types.ids import EngineId
 from libra_core.types.transition import Action, Transition, Verb
 

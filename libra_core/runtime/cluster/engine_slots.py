@@ -12,10 +12,9 @@ from ray.exceptions import RayActorError, RayError
 from libra_core.config import LibraConfig
 from libra_core.engines.log_tail import last_words, logs_of_actor
 from libra_core.errors import DeadlineError, LibraError, ResourceError
-from libra_core.runtime.base.actors import EngineActor
-from libra_core.runtime.base.rpc import reply
-from libra_core.runtime.rollout.fleet import ActorHandle, first_line
+from libra_core.runtime.base.actors import EngineActor, StartedEngine
 from libra_core.runtime.base.placement import Placement, Whereabouts
+from libra_core.runtime.base.rpc import ActorHandle, first_line, reply
 from libra_core.runtime.base.specs import engine_spec
 from libra_core.types.ids import EngineId
 
@@ -27,16 +26,6 @@ _REST_DEADLINE_S = 120.0
 """On CUDA all weights cross to host memory or back."""
 _REPLACED = re.compile(r"r\d+$")
 """What a replacement adds to the name of an engine."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartedEngine:
-    """An engine that serves."""
-
-    engine_id: EngineId
-    tp: int
-    kv_tokens: int
-    handle: ActorHandle
 
 
 @dataclass(slots=True, kw_only=True)

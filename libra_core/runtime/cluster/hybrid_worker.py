@@ -12,18 +12,11 @@ from ray.exceptions import RayError
 from libra_core.config import LibraConfig
 from libra_core.elastic.spec import Address, ElasticSpec, HybridSpec, shard_endpoints
 from libra_core.errors import DeadlineError, LibraError, ResourceError
-from libra_core.runtime.base.rpc import GRACE_S, reply
-from libra_core.runtime.cluster.engine_slots import (
-    STOP_DEADLINE_S,
-    EngineSlot,
-    StartedEngine,
-    answer_of_fleet,
-    quiet,
-)
-from libra_core.runtime.rollout.fleet import ActorHandle, first_line
+from libra_core.runtime.base.actors import ReplicaActor, StartedEngine
 from libra_core.runtime.base.placement import Placement, borrower_environment, one_of
-from libra_core.runtime.base.replica_actor import ReplicaActor
+from libra_core.runtime.base.rpc import GRACE_S, ActorHandle, first_line, reply
 from libra_core.runtime.base.specs import replica_spec, trainer_env
+from libra_core.runtime.cluster.engine_slots import STOP_DEADLINE_S, EngineSlot, answer_of_fleet, quiet
 from libra_core.runtime.cluster.worker_engines import Starter, WorkerEngines
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ import itertools
 from typing import Protocol
 
 from libra_core.config import LibraConfig
-from libra_core.runtime.cluster.engine_slots import EngineSlot, StartedEngine
+from libra_core.runtime.base.actors import StartedEngine
 from libra_core.runtime.base.placement import Placement, Whereabouts
+from libra_core.runtime.cluster.engine_slots import EngineSlot
 from libra_core.types.ids import EngineId
 
 

@@ -11,13 +11,11 @@ from libra_core.config import LibraConfig
 from libra_core.engines.checkpoint_files import FOLDER as CHECKPOINTS
 from libra_core.engines.checkpoint_files import prune_checkpoints
 from libra_core.errors import ConfigError
-from libra_core.runtime.base.rpc import CALL_DEADLINE_S, GRACE_S, ask
-from libra_core.runtime.rollout.fleet import ActorHandle
-from libra_core.runtime.driver.hybrid_feed import HybridFeed
+from libra_core.runtime.base.rpc import CALL_DEADLINE_S, GRACE_S, ActorHandle, ask
 from libra_core.runtime.cluster.hybrid_pool import Recovery
-from libra_core.runtime.rollout.store import Receipt
-from libra_core.runtime.driver.trainer_group import TrainerGroup
 from libra_core.runtime.cluster.transitions import TransitionOutcome
+from libra_core.runtime.driver.trainer_group import HybridFeed, TrainerGroup
+from libra_core.runtime.rollout.store import Receipt
 from libra_core.types.batch import StepAccount
 from libra_core.types.ids import BatchId, PolicyVersion
 from libra_core.types.plan import Plan

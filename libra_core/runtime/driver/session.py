@@ -19,22 +19,19 @@ from libra_core.errors import CheckpointError, ConfigError, LibraError, Resource
 from libra_core.planning.run_forecast import RunForecaster
 from libra_core.planning.run_laws import load_run_laws
 from libra_core.runtime.base import ray_cluster
-from libra_core.runtime.rollout.admission import PromptCursor
-from libra_core.runtime.base.rpc import CALL_DEADLINE_S, GRACE_S, answered, answered_any, ask
-from libra_core.runtime.driver.clients import ControllerClient, RewardClient, TrainerClient
-from libra_core.runtime.cluster.controller import ClusterControllerActor
-from libra_core.runtime.rollout.coordinator import RolloutCoordinatorActor
-from libra_core.runtime.cluster.engine_slots import StartedEngine
-from libra_core.runtime.rollout.fleet import ActorHandle
-from libra_core.runtime.driver.forecasting import open_forecaster
-from libra_core.runtime.driver.hybrid_feed import HybridFeed
-from libra_core.runtime.driver.weight_publisher import WeightPublisher
+from libra_core.runtime.base.actors import StartedEngine
 from libra_core.runtime.base.remains import remove_remains, shared_memory, temp_folder
+from libra_core.runtime.base.rpc import CALL_DEADLINE_S, GRACE_S, ActorHandle, answered, answered_any, ask
+from libra_core.runtime.cluster.controller import ClusterControllerActor
+from libra_core.runtime.driver.clients import ControllerClient, RewardClient, TrainerClient
 from libra_core.runtime.driver.replanner import Replanner
 from libra_core.runtime.driver.rollout_client import RolloutClient
+from libra_core.runtime.driver.trainer_group import HybridFeed, TrainerGroup
+from libra_core.runtime.driver.weight_publisher import WeightPublisher
+from libra_core.runtime.rollout.admission import PromptCursor
+from libra_core.runtime.rollout.coordinator import RolloutCoordinatorActor
 from libra_core.runtime.rollout.scorer import RewardActor
 from libra_core.runtime.rollout.store import StoreSpec, TrajectoryStoreActor
-from libra_core.runtime.driver.trainer_group import TrainerGroup
 from libra_core.tracking.run_folder import note_session
 from libra_core.types.ids import PolicyVersion
 from libra_core.types.plan import Plan
@@ -268,3 +265,15 @@ def resume_point(config: LibraConfig, report: Report) -> Path | None:
 def _require_model(checkpoint: Path, model_folder: Path) -> None:
     if wrong := foreign_model(checkpoint, asdict(read_model_facts(model_folder))):
         raise CheckpointError(wrong)
+
+
+def open_forecaster(config: LibraConfig, plan: Plan, model_folder: str) -> RunForecaster | None:
+    """None, with the reason in the log, when neither side of the run has a law."""
+    laws, missing = load_run_laws(config, plan, model_folder)
+    if missing:
+        logger.warning("forecasts of this run are incomplete: %s", "; ".join(missing))
+    if laws.fleet is None and laws.trainer is None:
+        return None
+    logger.info("forecasts of this run: %s", "; ".join(laws.grounding))
+    last_full_step = config.training.steps - 1 - config.rollout.staleness
+    return RunForecaster(laws, half_life_steps=config.planner.half_life_steps, last_full_step=last_full_step)

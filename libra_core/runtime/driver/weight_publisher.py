@@ -16,11 +16,9 @@ from typing import Any
 from libra_core.config import LibraConfig
 from libra_core.engines.weight_source import BroadcastWeights, FileWeights, TensorMeta
 from libra_core.errors import DeadlineError, ResourceError, TrainerLostError
-from libra_core.runtime.base.rpc import CALL_DEADLINE_S, GRACE_S, answered, ask
-from libra_core.runtime.rollout.broadcast_round import LOOK_S
+from libra_core.runtime.base.rpc import CALL_DEADLINE_S, GRACE_S, ActorHandle, answered, ask
 from libra_core.runtime.driver.clients import TrainerClient
-from libra_core.runtime.rollout.fleet import ActorHandle
-from libra_core.runtime.rollout.weights import PublicationOrder, Published, worst_mismatch
+from libra_core.runtime.rollout.weights import LOOK_S, PublicationOrder, Published, worst_mismatch
 from libra_core.types.ids import EngineId, PolicyVersion
 from libra_core.types.reports import PublicationReport
 

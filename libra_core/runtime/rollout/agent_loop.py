@@ -17,7 +17,7 @@ from libra_core.errors import DeadlineError, EngineLostError, PromptError
 from libra_core.ports.environment import Environment, Episode
 from libra_core.ports.routing import FinishedTrajectory, TurnContext
 from libra_core.runtime.rollout.fleet import EngineMember
-from libra_core.runtime.rollout.prefill_ahead import (
+from libra_core.runtime.rollout.kv_moves import (
     HeldContext,
     MoveWatch,
     Offer,

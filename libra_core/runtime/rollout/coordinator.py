@@ -1,10 +1,13 @@
 """Rollout coordinator: starts groups within the staleness bound and runs their agent loops on the fleet."""
 
 import asyncio
+import itertools
 import logging
 import time
 from collections import deque
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,21 +15,17 @@ from typing import Any
 from libra_core.config import LibraConfig
 from libra_core.config.rollout import RolloutConfig
 from libra_core.errors import DeadlineError
+from libra_core.runtime.base.actors import StartedEngine
+from libra_core.runtime.base.background import BackgroundTasks
+from libra_core.runtime.base.rpc import CALL_DEADLINE_S, GRACE_S, ActorHandle, reply
+from libra_core.runtime.base.time_breakdown import BusyClock, Interval
 from libra_core.runtime.rollout.admission import AdmissionState, Issue, PromptCursor, PromptQueue, groups_to_issue
 from libra_core.runtime.rollout.agent_loop import AgentTools
-from libra_core.runtime.base.rpc import CALL_DEADLINE_S, GRACE_S, reply
-from libra_core.runtime.base.background import BackgroundTasks
-from libra_core.runtime.cluster.engine_slots import StartedEngine
-from libra_core.runtime.rollout.fleet import ActorHandle
 from libra_core.runtime.rollout.fleet_manager import FleetKeeper, Handover, member_of
-from libra_core.runtime.rollout.group_runner import GroupRunner, GroupVerdict
-from libra_core.runtime.rollout.kv_offers import offers_of
-from libra_core.runtime.rollout.lost_groups import LostGroups, is_unanswerable
-from libra_core.runtime.rollout.prefill_ahead import stay
+from libra_core.runtime.rollout.group_runner import GroupRunner, GroupVerdict, LostGroups, is_unanswerable
+from libra_core.runtime.rollout.kv_moves import offers_of, stay
 from libra_core.runtime.rollout.router import open_router
 from libra_core.runtime.rollout.scorer import patience_s
-from libra_core.runtime.base.timeline import BusyClock, Interval
-from libra_core.runtime.rollout.wait_board import WaitBoard
 from libra_core.runtime.rollout.weights import PublicationOrder, Published
 from libra_core.types.group import TrajectoryGroup
 from libra_core.types.ids import EngineId, PolicyVersion
@@ -271,3 +270,28 @@ class RolloutCoordinatorActor:
 
     def _note_retry(self, index: int) -> None:
         self._tasks.spawn(self._tell_store(f"note a retry of group {index}", self._store.group_retried.remote(index)))
+
+
+class WaitBoard:
+    """Owned by one event loop. Holds what is waited for at the moment, and nothing of what is over."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._waits: dict[int, tuple[str, str, float]] = {}
+
+    @contextmanager
+    def waiting(self, who: str, whom: str) -> Generator[None]:
+        """Around a wait."""
+        number = next(self._numbers)
+        self._waits[number] = (who, whom, time.monotonic())
+        try:
+            yield
+        finally:
+            del self._waits[number]
+
+    def longest(self, count: int) -> list[str]:
+        """The waits that began first, as sentences; what is left out is counted."""
+        now = time.monotonic()
+        said = [f"{who} waits {now - since:.0f} s for {whom}" for who, whom, since in list(self._waits.values())[:count]]
+        more = len(self._waits) - len(said)
+        return [*said, f"and {more} more wait"] if more else said

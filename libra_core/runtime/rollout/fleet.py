@@ -4,18 +4,16 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from ray.exceptions import RayActorError, RayTaskError
 
 from libra_core.errors import EngineLostError
 from libra_core.ports.routing import EngineLoad, FinishedTrajectory, RoutingPolicy, TurnContext
+from libra_core.runtime.base.rpc import ActorHandle, first_line
 from libra_core.runtime.rollout.kv_budget import ContextHistory, KvLedger
 from libra_core.types.ids import EngineId, TrajectoryId
 from libra_core.types.trajectory import GeneratedTurn, GenerationRequest
-
-ActorHandle = Any
-"""A Ray actor handle; its methods are reached by `handle.name.remote(...)`, which no type can describe."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -240,11 +238,3 @@ class Fleet:
         if self.queue_order == "fifo":
             return (0.0, turn.order)
         return (-self.history.expected(turn.kind, turn.context_tokens), turn.order)
-
-
-def first_line(error: BaseException) -> str:
-    """The message without Ray's traceback; of what a remote method raised rather than of Ray's wrapper."""
-    if isinstance(error, RayTaskError) and error.cause is not None:
-        return f"{type(error.cause).__name__}: {first_line(error.cause)}"
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__

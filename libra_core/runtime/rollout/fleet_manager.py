@@ -13,16 +13,21 @@ from ray.exceptions import RayError
 
 from libra_core.config import LibraConfig
 from libra_core.errors import DeadlineError, EngineLostError, LibraError
+from libra_core.runtime.base.actors import StartedEngine
+from libra_core.runtime.base.rpc import GRACE_S, ActorHandle, first_line, reply
 from libra_core.runtime.rollout.arrivals import Arrivals
-from libra_core.runtime.base.rpc import GRACE_S, reply
-from libra_core.runtime.rollout.broadcast_round import BroadcastRound
-from libra_core.runtime.rollout.engine_calls import GONE, EngineCalls
-from libra_core.runtime.cluster.engine_slots import StartedEngine
-from libra_core.runtime.rollout.fleet import ActorHandle, EngineMember, Fleet, first_line
+from libra_core.runtime.rollout.fleet import EngineMember, Fleet
 from libra_core.runtime.rollout.kv_budget import ContextHistory, KvLedger
 from libra_core.runtime.rollout.router import FleetRouter
-from libra_core.runtime.rollout.weight_loads import WeightLoads
-from libra_core.runtime.rollout.weights import PublicationOrder, load_weights, worst_mismatch
+from libra_core.runtime.rollout.weights import (
+    GONE,
+    BroadcastRound,
+    EngineCalls,
+    PublicationOrder,
+    WeightLoads,
+    load_weights,
+    worst_mismatch,
+)
 from libra_core.types.ids import EngineId, PolicyVersion
 from libra_core.types.reports import EnginePublication, EngineStats
 

@@ -21,8 +21,7 @@ from libra_core.routing.costs import CostTable, EngineLaw, table_for
 from libra_core.routing.prefix_tree import PrefixTree
 from libra_core.routing.tree_file import load_newest_tree, save_tree
 from libra_core.routing.tree_settings import TreeSettings
-from libra_core.runtime.rollout.move_meter import MoveMeter
-from libra_core.runtime.rollout.prefill_ahead import MoveWork
+from libra_core.runtime.rollout.kv_moves import MoveMeter, MoveWork
 from libra_core.types.ids import EngineId, TrajectoryId
 from libra_core.types.reports import RoutingReport
 

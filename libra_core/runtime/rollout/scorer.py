@@ -16,8 +16,7 @@ from libra_core.borders import reward_of
 from libra_core.config import LibraConfig
 from libra_core.config.rollout import RolloutConfig
 from libra_core.ports.environment import Environment
-from libra_core.runtime.base.rpc import CALL_DEADLINE_S, reply
-from libra_core.runtime.rollout.fleet import ActorHandle
+from libra_core.runtime.base.rpc import CALL_DEADLINE_S, ActorHandle, reply
 from libra_core.types.group import TrajectoryGroup
 from libra_core.types.ids import BatchId
 from libra_core.types.reports import RewardReport

@@ -1,7 +1,7 @@
 """The trainer: which groups a step takes, whole and streamed steps, publication, turns with the engines in colocated mode.
 
-The choice of groups follows the rule of `libra_core.runtime.rollout.admission`: oldest first, but none so young that an older one would
-miss its due step.
+The choice of groups follows the rule of `libra_core.runtime.rollout.admission`: oldest first, but none so young that an older
+one would miss its due step.
 """
 
 from libra_core.simulation.kernel.compiled import compiled

@@ -3,7 +3,14 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from libra_core.runtime.rollout.admission import AdmissionState, PromptCursor, Selection, StepWindow, groups_to_issue, select_groups
+from libra_core.runtime.rollout.admission import (
+    AdmissionState,
+    PromptCursor,
+    Selection,
+    StepWindow,
+    groups_to_issue,
+    select_groups,
+)
 
 
 def issue(version: int, issued: int, *, written_off: int = 0, staleness: int = 1, total_steps: int = 100) -> int:

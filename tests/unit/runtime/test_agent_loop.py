@@ -11,7 +11,7 @@ from libra_core.errors import EngineLostError, SandboxLostError
 from libra_core.ports.environment import Episode, TurnStops
 from libra_core.runtime.rollout.agent_loop import AgentLoop, AgentTools
 from libra_core.runtime.rollout.fleet import EngineMember
-from libra_core.runtime.rollout.prefill_ahead import stay
+from libra_core.runtime.rollout.kv_moves import stay
 from libra_core.types.ids import EngineId, GroupId, PolicyVersion, PromptId, TrajectoryId
 from libra_core.types.trajectory import (
     FailureKind,

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 
-from libra_core.runtime.driver.summaries import Wait, summarise_batch
+from libra_core.runtime.driver.rollout_client import Wait, summarise_batch
 from libra_core.types.group import TrajectoryGroup
 from libra_core.types.ids import EngineId, GroupId, PolicyVersion, PromptId, TrajectoryId
 from libra_core.types.reports import RolloutReport

@@ -10,7 +10,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from libra_core.config.loading import validate_config
 from libra_core.engines.weight_source import BroadcastWeights
 from libra_core.errors import CheckpointError, DeadlineError, EngineLostError, ResourceError
-from libra_core.runtime.cluster.engine_slots import StartedEngine
+from libra_core.runtime.base.actors import StartedEngine
 from libra_core.runtime.rollout.fleet_manager import FleetKeeper, member_of
 from libra_core.runtime.rollout.router import FleetRouter
 from libra_core.runtime.rollout.weights import PublicationOrder

@@ -11,10 +11,9 @@ import pytest
 from libra_core.config.loading import validate_config
 from libra_core.engines.weight_source import FileWeights
 from libra_core.errors import DeadlineError, EngineLostError, NumericsError
-from libra_core.runtime.cluster.engine_slots import StartedEngine
+from libra_core.runtime.base.actors import StartedEngine
 from libra_core.runtime.rollout.fleet_manager import FleetKeeper
-from libra_core.runtime.rollout.kv_offers import KvOffers
-from libra_core.runtime.rollout.prefill_ahead import HeldContext
+from libra_core.runtime.rollout.kv_moves import HeldContext, KvOffers
 from libra_core.runtime.rollout.router import FleetRouter
 from libra_core.runtime.rollout.weights import PublicationOrder
 from libra_core.types.ids import EngineId, PolicyVersion

@@ -8,8 +8,8 @@ import pytest
 
 from libra_core.config import LibraConfig
 from libra_core.runtime.driver import clients, session
-from libra_core.runtime.rollout.admission import PromptCursor
 from libra_core.runtime.driver.clients import TrainerClient
+from libra_core.runtime.rollout.admission import PromptCursor
 
 CURSOR = PromptCursor(next_index=7, untrained=(3, 5))
 

@@ -11,7 +11,7 @@ from libra_core.ports.environment import Episode, TurnStops
 from libra_core.runtime.rollout.agent_loop import AgentTools
 from libra_core.runtime.rollout.fleet import EngineMember
 from libra_core.runtime.rollout.group_runner import GroupRunner, GroupVerdict, judge_group
-from libra_core.runtime.rollout.prefill_ahead import stay
+from libra_core.runtime.rollout.kv_moves import stay
 from libra_core.runtime.rollout.scorer import score_one
 from libra_core.types.group import TrajectoryGroup
 from libra_core.types.ids import EngineId, PolicyVersion, PromptId

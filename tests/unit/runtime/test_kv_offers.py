@@ -12,9 +12,7 @@ from ray.exceptions import RayActorError
 
 from libra_core.config.rollout import KvTransferConfig, RolloutConfig
 from libra_core.runtime.rollout.fleet import EngineMember, Fleet
-from libra_core.runtime.rollout.kv_offers import offers_of
-from libra_core.runtime.rollout.move_meter import MoveMeter
-from libra_core.runtime.rollout.prefill_ahead import HeldContext, no_offer
+from libra_core.runtime.rollout.kv_moves import HeldContext, MoveMeter, no_offer, offers_of
 from libra_core.types.ids import EngineId, PolicyVersion
 from libra_core.types.trajectory import GenerationRequest
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libra_core.runtime.rollout.lengths import record_of
+from libra_core.runtime.rollout.store import record_of
 from libra_core.types.ids import EngineId, GroupId, PolicyVersion, PromptId, TrajectoryId
 from libra_core.types.trajectory import FinishReason, ToolReturn, ToolStatus, Trajectory, VersionSegment
 

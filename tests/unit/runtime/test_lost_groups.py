@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from libra_core.config.loading import validate_config
 from libra_core.errors import ResourceError, RolloutError
+from libra_core.runtime.base.background import BackgroundTasks
+from libra_core.runtime.driver.rollout_client import RolloutClient
 from libra_core.runtime.rollout import coordinator as coordinator_module
 from libra_core.runtime.rollout.admission import Issue, PromptCursor, PromptQueue
-from libra_core.runtime.base.background import BackgroundTasks
 from libra_core.runtime.rollout.coordinator import RolloutCoordinatorActor
-from libra_core.runtime.rollout.group_runner import judge_group
-from libra_core.runtime.rollout.lost_groups import LostGroups
-from libra_core.runtime.driver.rollout_client import RolloutClient
+from libra_core.runtime.rollout.group_runner import LostGroups, judge_group
 from libra_core.runtime.rollout.scorer import score_one
 from libra_core.runtime.rollout.store import StoreSpec, TrajectoryStoreActor, batch_name
 from libra_core.types.group import TrajectoryGroup

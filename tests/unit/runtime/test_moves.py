@@ -10,7 +10,7 @@ from libra_core.errors import EngineLostError
 from libra_core.ports.routing import FinishedTrajectory, TurnContext
 from libra_core.runtime.rollout.agent_loop import AgentLoop, AgentTools
 from libra_core.runtime.rollout.fleet import EngineMember
-from libra_core.runtime.rollout.prefill_ahead import HeldContext
+from libra_core.runtime.rollout.kv_moves import HeldContext
 from libra_core.types.ids import EngineId, GroupId, PolicyVersion, TrajectoryId
 from libra_core.types.trajectory import FinishReason, GeneratedTurn, GenerationRequest, Trajectory, VersionSegment
 from support.routing import CountedMoves

@@ -16,10 +16,10 @@ from ray.exceptions import GetTimeoutError
 
 from libra_core.config import LibraConfig
 from libra_core.errors import DeadlineError, LibraError, NumericsError, ResourceError
-from libra_core.runtime.driver import weight_publisher as publisher
 from libra_core.runtime.base.rpc import ask
-from libra_core.runtime.driver.weight_publisher import WeightPublisher
+from libra_core.runtime.driver import weight_publisher as publisher
 from libra_core.runtime.driver.rollout_client import RolloutClient
+from libra_core.runtime.driver.weight_publisher import WeightPublisher
 from libra_core.runtime.rollout.weights import PublicationOrder, Published
 from libra_core.types.ids import EngineId, PolicyVersion
 from libra_core.types.reports import EnginePublication

@@ -13,7 +13,7 @@ from libra_core.config.loading import validate_config
 from libra_core.errors import ConfigError
 from libra_core.routing.buckets import Buckets
 from libra_core.routing.tree_file import load_tree
-from libra_core.runtime.rollout.prefill_ahead import MoveWork
+from libra_core.runtime.rollout.kv_moves import MoveWork
 from libra_core.runtime.rollout.router import Ending, FleetRouter, accuracy, tail_recall, tree_path
 from libra_core.types.ids import EngineId
 from support.routing import OK, TIMEOUT, engine, finished, turn

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libra_core.runtime.base.timeline import BusyClock, clipped, intersection, merged, total_s
+from libra_core.runtime.base.time_breakdown import BusyClock, clipped, intersection, merged, total_s
 
 Intervals = list[tuple[float, float]]
 intervals = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)).map(lambda p: (float(min(p)), float(max(p)))), max_size=8)

@@ -13,13 +13,15 @@ from ray.exceptions import GetTimeoutError
 from libra_core.config.loading import validate_config
 from libra_core.engines.weight_source import FileWeights
 from libra_core.errors import DeadlineError, EngineLostError, NumericsError, ResourceError
-from libra_core.runtime import broadcast_round, fleet_keeper, session
+from libra_core.runtime.base.actors import StartedEngine
+from libra_core.runtime.base.ray_cluster import call_within
 from libra_core.runtime.base.rpc import reply
-from libra_core.runtime.base.bounded import call_within
-from libra_core.runtime.cluster.engine_slots import StartedEngine, quiet
+from libra_core.runtime.cluster.engine_slots import quiet
+from libra_core.runtime.driver import session
+from libra_core.runtime.rollout import fleet_manager, weights
+from libra_core.runtime.rollout.coordinator import WaitBoard
 from libra_core.runtime.rollout.fleet_manager import FleetKeeper, member_of
 from libra_core.runtime.rollout.router import FleetRouter
-from libra_core.runtime.rollout.wait_board import WaitBoard
 from libra_core.runtime.rollout.weights import PublicationOrder
 from libra_core.types.ids import EngineId, PolicyVersion
 from libra_core.types.reports import EnginePublication, EngineStats
@@ -155,7 +157,7 @@ def test_a_newcomer_that_hangs_at_the_canary_does_not_serve(tmp_path: Path) -> N
 def test_a_replacement_that_never_comes_is_said_and_ends_the_hope_for_it(
     tmp_path: Path, illness: str | Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleet_keeper, "GRACE_S", 0.0)
+    monkeypatch.setattr(fleet_manager, "GRACE_S", 0.0)
 
     async def claim() -> None:
         world = World(tmp_path, {"a": engine("a")})
@@ -172,7 +174,7 @@ def test_a_replacement_that_never_comes_is_said_and_ends_the_hope_for_it(
 def test_a_broadcast_is_formed_without_an_engine_that_gives_no_sign_of_life(
     tmp_path: Path, illness: str | Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broadcast_round, "LOOK_S", SOON_S)
+    monkeypatch.setattr(weights, "LOOK_S", SOON_S)
 
     async def claim() -> None:
         world = World(tmp_path, {"a": engine("a", ping=illness), "b": engine("b")})
@@ -186,7 +188,7 @@ def test_a_broadcast_is_formed_without_an_engine_that_gives_no_sign_of_life(
 def test_an_engine_that_does_not_join_a_broadcast_is_named(
     tmp_path: Path, illness: str | Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broadcast_round, "GRACE_S", 0.0)
+    monkeypatch.setattr(weights, "GRACE_S", 0.0)
 
     async def claim() -> None:
         world = World(tmp_path, {"a": engine("a", open_transport=illness), "b": engine("b")})
@@ -226,7 +228,7 @@ def test_who_is_gone_has_ended_and_who_hangs_has_not() -> None:
 
 
 def test_a_library_call_that_hangs_is_left_behind_and_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("libra_core.runtime.base.bounded._SETTLE_S", 0.05)
+    monkeypatch.setattr("libra_core.runtime.base.ray_cluster._SETTLE_S", 0.05)
     free, undone = threading.Event(), threading.Event()
     with pytest.raises(DeadlineError, match="the flow waited 0 s for Ray to start, and it has not come back"):
         call_within("Ray to start", free.wait, 0.02, undo=lambda: (free.set(), undone.set()))

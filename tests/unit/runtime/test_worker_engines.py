@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from libra_core.config import LibraConfig
-from libra_core.runtime.cluster.engine_slots import EngineSlot, StartedEngine
+from libra_core.runtime.base.actors import StartedEngine
 from libra_core.runtime.base.placement import Whereabouts, borrower_environment, one_of, placement_faults
+from libra_core.runtime.cluster.engine_slots import EngineSlot
 from libra_core.runtime.cluster.worker_engines import WorkerEngines
 from libra_core.types.ids import EngineId
 from support.hybrid_workers import CONFIG

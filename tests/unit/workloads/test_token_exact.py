@@ -7,7 +7,7 @@ from libra_core.config.rollout import RolloutConfig
 from libra_core.config.workload import SearchR1Config
 from libra_core.runtime.rollout.agent_loop import AgentLoop, AgentTools
 from libra_core.runtime.rollout.fleet import EngineMember
-from libra_core.runtime.rollout.prefill_ahead import stay
+from libra_core.runtime.rollout.kv_moves import stay
 from libra_core.types.ids import EngineId, GroupId, PolicyVersion, TrajectoryId
 from libra_core.types.trajectory import FinishReason, GeneratedTurn, GenerationRequest, Prompt, Trajectory, VersionSegment
 from libra_core.workloads.chat import Chat

@@ -10,13 +10,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from libra_core.errors import EngineLostError
+from ray.exceptions import RayError
+
+from libra_core.config.rollout import RolloutConfig
+from libra_core.errors import EngineLostError, LibraError
 from libra_core.ports.routing import FinishedTrajectory, TurnContext
-from libra_core.runtime.rollout.fleet import EngineMember, first_line
+from libra_core.runtime.base.rpc import first_line, reply
+from libra_core.runtime.rollout.fleet import EngineMember, Fleet
 from libra_core.types.ids import EngineId, PolicyVersion
 from libra_core.types.trajectory import GeneratedTurn, GenerationRequest
 
 logger = logging.getLogger(__name__)
+
 Generate = Callable[[EngineMember, GenerationRequest], Awaitable[GeneratedTurn]]
 
 
@@ -167,3 +172,62 @@ def stay(_turn: TurnContext) -> None:
 
 async def no_offer(_held: HeldContext, _request: GenerationRequest) -> None:
     """No connector: the target computes the context again."""
+
+
+class KvOffers:
+    """Waits for the source at most `deadline_s`; a source that fails is judged by its own turns, not here."""
+
+    def __init__(self, fleet: Fleet, deadline_s: float) -> None:
+        self._fleet = fleet
+        self._deadline_s = deadline_s
+
+    async def __call__(self, held: HeldContext, request: GenerationRequest) -> Mapping[str, Any] | None:
+        member = self._fleet.source(held.engine_id)
+        if member is None:
+            return None
+        member.running += 1  # an engine that leaves stays until it has answered
+        tokens = request.token_ids[: held.tokens + 1]
+        asked = member.handle.offer_kv.remote(request.request_id, tokens, held.version)
+        try:
+            return await reply(request.request_id, f"{held.engine_id} to hand its context over", asked, self._deadline_s)
+        except (LibraError, RayError) as error:
+            logger.info("%s handed nothing over for %s: %s", held.engine_id, request.request_id, first_line(error))
+        finally:
+            member.running -= 1
+        return None
+
+
+def offers_of(config: RolloutConfig, fleet: Fleet) -> Offer:
+    """As configured; without a connector nobody is asked."""
+    transfer = config.kv_transfer
+    return no_offer if transfer.connector is None else KvOffers(fleet, transfer.offer_deadline_s)
+
+
+_HALF_LIFE_MOVES = 64.0
+_ENOUGH = 8.0
+"""Moves, after forgetting, from which on the figure is used."""
+
+
+@dataclass(slots=True)
+class _Tally:
+    moves: float = 0.0
+    tokens: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class MoveMeter:
+    """By degree of the target: a quotient of sums, so that long contexts weigh as much as they take."""
+
+    _tallies: dict[int, _Tally] = field(default_factory=dict[int, _Tally])
+
+    def add(self, tp: int, context_tokens: int, seconds: float) -> None:
+        tally = self._tallies.setdefault(tp, _Tally())
+        kept = 0.5 ** (1.0 / _HALF_LIFE_MOVES)
+        tally.moves = kept * tally.moves + 1.0
+        tally.tokens = kept * tally.tokens + context_tokens
+        tally.seconds = kept * tally.seconds + seconds
+
+    def s_per_token(self) -> dict[int, float]:
+        """Of the degrees that have seen enough moves."""
+        return {tp: t.seconds / t.tokens for tp, t in self._tallies.items() if t.moves >= _ENOUGH and t.tokens > 0}
