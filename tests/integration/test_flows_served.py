@@ -17,6 +17,7 @@ import psutil
 import pytest
 from mlflow import MlflowClient
 
+from support.prefect_api import served_answer
 from tests.integration.sessions import random_policy
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -43,7 +44,7 @@ class Server:
     env: dict[str, str]
 
     def post(self, path: str, **body: Any) -> Any:
-        return httpx.post(f"{self.url}/{path}", json=body, timeout=30).raise_for_status().json()
+        return served_answer("POST", f"{self.url}/{path}", body)
 
 
 def _environment(home: Path, **more: str) -> dict[str, str]:
