@@ -8,8 +8,8 @@ from typing import Annotated, Any, TypeVar, cast
 
 import typer
 
-from flows.front import INTERRUPTED, in_front, says_the_end
-from flows.output import write_any_text
+from flows.command_line.output import write_any_text
+from flows.processes.front import INTERRUPTED, in_front, says_the_end
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -80,7 +80,7 @@ def train(
     resume: Annotated[Path | None, typer.Option(help="Run folder to go on with, or one of its checkpoints/step-….")] = None,
 ) -> None:
     """Train as the configuration says, and sum the run up."""
-    from flows.commands import run_training
+    from flows.command_line.commands import run_training
     from flows.parameters import TrainParameters
     from libra_core.errors import ConfigError
 
@@ -98,7 +98,7 @@ def train(
 @in_sentences
 def doctor(config: ConfigArgument = QUICKSTART, overrides: SetOption = None, as_json: JsonOption = False) -> None:
     """Look at everything that a run needs, before it is started; a line each, exit status 0 or 2."""
-    from flows.doctor import run_doctor
+    from flows.command_line.doctor import run_doctor
 
     status = run_doctor(config, overrides or [], as_json=as_json)
     if status:
@@ -128,7 +128,7 @@ def plan(
     explain: Annotated[bool, typer.Option("--explain", help="List what was cut and why.")] = False,
 ) -> None:
     """Choose split, training layout and engines for a cluster, with a forecast; starts nothing."""
-    from flows.plan import run_plan
+    from flows.command_line.plan import run_plan
 
     run_plan(config, overrides or [], history=history, as_json=as_json, explain=explain)
 
@@ -148,7 +148,7 @@ def route_eval(
     as_json: JsonOption = False,
 ) -> None:
     """Replay recorded trajectories through routing policies; every one is routed before it is learnt from."""
-    from flows.route_eval import run_route_eval, settings_of
+    from flows.command_line.route_eval import run_route_eval, settings_of
 
     settings = settings_of(policy or [], buckets, epochs=epochs, shuffles=shuffles, start=start, seed=seed)
     run_route_eval(files, settings, prompts=prompts, figure=figure, as_json=as_json)
@@ -158,7 +158,7 @@ def route_eval(
 @in_sentences
 def decisions(run: Annotated[Path, typer.Argument(help="Run folder.")], as_json: JsonOption = False) -> None:
     """Print every look that a run took at its plan: what was compared, decided, and gained."""
-    from flows.decisions import run_decisions
+    from flows.command_line.decisions import run_decisions
 
     run_decisions(run, as_json=as_json)
 
@@ -177,7 +177,7 @@ def compare(
     as_json: JsonOption = False,
 ) -> None:
     """Simulate all systems on a cluster that need not be there; tables, figures and MLflow runs."""
-    from flows.compare import run_compare
+    from flows.command_line.compare import run_compare
     from flows.study_parameters import CompareParameters
 
     chosen = {
@@ -206,7 +206,7 @@ def whatif(
     as_json: JsonOption = False,
 ) -> None:
     """Replay a study or a run on other clusters: tokens/s and hours by GPUs, the knee, the cheapest that meets a goal."""
-    from flows.whatif import WhatIfParameters, run_whatif
+    from flows.command_line.whatif import WhatIfParameters, run_whatif
 
     given = {"source": source, "gpus": gpus, "system": system, "workload": workload, "overrides": overrides or []}
     goals = {"target_hours": target_hours, "target_tokens_per_s": target_tokens_per_s}
@@ -222,7 +222,7 @@ def warm_start(
     write_package: Annotated[bool, typer.Option("--write-package", help="For developers: remake the shipped policy.")] = False,
 ) -> None:
     """Make the embedded policy that training starts from, unless it is cached or comes with Libra."""
-    from flows.commands import run_warm_start
+    from flows.command_line.commands import run_warm_start
 
     run_warm_start(config, overrides or [], as_json=as_json, write_package=write_package)
 
@@ -231,7 +231,7 @@ def warm_start(
 @in_sentences
 def serve(config: ConfigArgument = QUICKSTART) -> None:
     """Serve the deployments `libra-train` and `libra-compare` until interrupted; runs start from Prefect's UI or command line."""
-    from flows.commands import run_serve
+    from flows.command_line.commands import run_serve
 
     run_serve(config)
 
@@ -240,7 +240,7 @@ def serve(config: ConfigArgument = QUICKSTART) -> None:
 @in_sentences
 def ui(root: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs")) -> None:
     """Show past and running trainings: Prefect on port 4200, MLflow on port 5000, both on loopback only."""
-    from flows.ui import show_until_interrupted
+    from flows.command_line.ui import show_until_interrupted
 
     show_until_interrupted(root)
 
@@ -249,7 +249,7 @@ def ui(root: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("r
 @in_sentences
 def verify_numerics(as_json: JsonOption = False) -> None:
     """Compare engine, trainer and reference implementation on real weights."""
-    from flows.commands import run_verify_numerics
+    from flows.command_line.commands import run_verify_numerics
 
     run_verify_numerics(as_json=as_json)
 
@@ -262,7 +262,7 @@ def calibrate(
     as_json: JsonOption = False,
 ) -> None:
     """Measure this host's engine and trainer; write the laws of their steps, with the errors on what they were not fitted on."""
-    from flows.costs import run_calibrate
+    from flows.command_line.costs import run_calibrate
 
     run_calibrate(quick=quick, output=output, as_json=as_json)
 
@@ -275,7 +275,7 @@ def costs_validate(
     as_json: JsonOption = False,
 ) -> None:
     """Print the error of the forecasts against measurements."""
-    from flows.costs import run_validate
+    from flows.command_line.costs import run_validate
 
     run_validate(profile, data, as_json=as_json)
 
@@ -290,7 +290,7 @@ def data_prepare(
     as_json: JsonOption = False,
 ) -> None:
     """Check files and keep them with checksums; without a source, make the workload's embedded tasks."""
-    from flows.environments import run_data_prepare
+    from flows.command_line.environments import run_data_prepare
 
     run_data_prepare(workload, sources=source or [], corpus=corpus, folder=folder, as_json=as_json)
 
@@ -303,7 +303,7 @@ def model_fetch(
     as_json: JsonOption = False,
 ) -> None:
     """Download a small real model and write it as an HF folder for `model.path`."""
-    from flows.models import run_model_fetch
+    from flows.command_line.models import run_model_fetch
 
     run_model_fetch(name, folder=folder, as_json=as_json)
 
@@ -319,7 +319,7 @@ def env_check(
     as_json: JsonOption = False,
 ) -> None:
     """Play episodes with an agent that needs no model; print success, tool calls and timings."""
-    from flows.environments import run_env_check
+    from flows.command_line.environments import run_env_check
 
     run_env_check(workload, overrides or [], agent=agent, episodes=episodes, at_once=at_once, as_json=as_json)
 

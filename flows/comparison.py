@@ -9,13 +9,13 @@ from prefect import flow, get_run_logger
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.runtime import flow_run
 
-from flows.board import current_board
-from flows.compare_view import markdown_table
-from flows.flow_runs import remember_open
 from flows.logs import in_one_sentence
 from flows.names import REFUSED, asked_for
+from flows.processes.flow_runs import remember_open
+from flows.processes.watching import tell_watcher
 from flows.study_parameters import CompareParameters
-from flows.watching import tell_watcher
+from flows.views.board import current_board
+from flows.views.compare_view import markdown_table
 from libra_core.errors import LibraError, on_the_disk
 from libra_core.tracking.run_folder import fresh_folder
 from libra_core.tracking.study import RESULTS, StudyPlace

@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 from prefect import get_run_logger, runtime
 from prefect.exceptions import TerminationSignal
 
-from flows.artifacts import RunArtifacts
 from flows.before_start import look_before_start
-from flows.flow_runs import remember_open
 from flows.guard import closed_undisturbed, kept_sigterm
+from flows.processes.flow_runs import remember_open
+from flows.processes.watching import tell_watcher, watch_this_process
 from flows.start_report import StartReport
 from flows.stopping import forget_stop
-from flows.watching import tell_watcher, watch_this_process
+from flows.views.artifacts import RunArtifacts
 from libra_core.config import LibraConfig
 from libra_core.errors import LibraError, on_the_disk
 from libra_core.tracking.labels import run_labels

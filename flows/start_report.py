@@ -5,8 +5,8 @@ from pathlib import Path
 
 from prefect import get_run_logger
 
-from flows.board import current_board
-from flows.start_pace import StartPace, keep_times, read_times
+from flows.views.board import current_board
+from flows.views.start_pace import StartPace, keep_times, read_times
 
 
 class StartReport:

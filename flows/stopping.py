@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from flows.output import json_output
+from flows.command_line.output import json_output
 from flows.running import chosen_run
 from libra_core.errors import on_the_disk
 

@@ -5,7 +5,6 @@ from dataclasses import asdict, replace
 from prefect import flow, get_run_logger
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-from flows.board import current_board, iteration_line
 from flows.guard import heard_interrupts
 from flows.hooks import end_as
 from flows.iteration import iterate
@@ -15,6 +14,7 @@ from flows.names import training_run_name, untagged
 from flows.parameters import TrainParameters
 from flows.replanning import Looks
 from flows.stopping import asked_to_stop
+from flows.views.board import current_board, iteration_line
 from libra_core.errors import NumericsError
 from libra_core.tracking.summary import RunSummary
 from libra_core.types.reports import IterationReport

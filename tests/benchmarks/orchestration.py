@@ -38,7 +38,7 @@ def measure(root: Path, iterations: int) -> dict[str, Any]:
     from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
     from flows.iteration import iteration_flow
-    from flows.server import ensure_server
+    from flows.processes.server import ensure_server
     from libra_core.tracking.recorder import NullTracker, Recorder, register_recorder
     from libra_core.tracking.run_folder import Journal, write_journal
     from support.session import FakeBackend

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from flows.front import INTERRUPTED
+from flows.processes.front import INTERRUPTED
 from libra_core.engines.checkpoint_files import FOLDER, PROGRESS, write_marker
 from libra_core.runtime.base.remains import shared_memory, temp_folder
 from libra_core.tracking.run_folder import read_journal

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.whatif import WhatIfParameters, source_study
-from flows.whatif_run import read_run
+from flows.command_line.whatif import WhatIfParameters, source_study
+from flows.command_line.whatif_run import read_run
 from libra_core.config import load_config, resolved_yaml
 from libra_core.errors import ConfigError, ResourceError
 from libra_core.planning.history_file import read_history

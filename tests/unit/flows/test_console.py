@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from flows.console import BarBoard, PlainBoard, make_board, summary_table, where_to_look
 from flows.logs import is_unexpected
+from flows.views.console import BarBoard, PlainBoard, make_board, summary_table, where_to_look
 from libra_core.errors import ResourceError
 from libra_core.tracking.metrics import iteration_metrics
 from libra_core.tracking.summary import RunPlace, RunSummary, summarise
@@ -63,7 +63,7 @@ def test_terminal_gets_bars() -> None:
 
 def test_json_is_alone_on_stdout() -> None:
     code = (
-        "import os, subprocess\nfrom flows.output import json_output\n"
+        "import os, subprocess\nfrom flows.command_line.output import json_output\n"
         "with json_output(True) as emit:\n"
         "    print('library'); subprocess.run(['echo', 'child']); emit({'steps': 1})\n"
     )

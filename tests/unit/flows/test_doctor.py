@@ -47,7 +47,7 @@ def test_a_key_that_does_not_exist_is_a_finding_too(simulated: str) -> None:
 
 @pytest.mark.parametrize(("change", "code"), [("seed=1", 0), ("simulation.truth=none.yaml", 2)])
 def test_json_is_one_object_on_the_last_line(simulated: str, capfd: pytest.CaptureFixture[str], change: str, code: int) -> None:
-    from flows.doctor import run_doctor
+    from flows.command_line.doctor import run_doctor
 
     assert run_doctor(Path(simulated), [change], as_json=True) == code
     (line,) = capfd.readouterr().out.splitlines()
@@ -57,7 +57,7 @@ def test_json_is_one_object_on_the_last_line(simulated: str, capfd: pytest.Captu
 
 
 def test_train_is_refused_before_any_library_is_loaded(simulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flows import commands
+    from flows.command_line import commands
 
     monkeypatch.setattr(commands, "process_environment", lambda *_, **__: pytest.fail("went on"))
     result = CliRunner().invoke(app, ["train", simulated, "--set", "simulation.truth=none.yaml"])

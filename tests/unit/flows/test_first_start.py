@@ -7,7 +7,7 @@ from threading import Barrier, Event, Thread
 
 import pytest
 
-from flows.first_start import one_makes_the_database
+from flows.processes.first_start import one_makes_the_database
 from libra_core.errors import ResourceError
 
 Usage = namedtuple("Usage", "total used free")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flows import models
+from flows.command_line import models
 from libra_core.engines import gguf_folder
 from libra_core.errors import ConfigError, ResourceError
 

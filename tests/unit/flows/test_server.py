@@ -4,7 +4,7 @@ import httpx
 import pytest
 from prefect.exceptions import PrefectHTTPStatusError
 
-from flows.server import reasons_of_refusals
+from flows.processes.server import reasons_of_refusals
 from libra_core.errors import ResourceError
 
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows import start_report
-from flows.board import SilentBoard, put_up
-from flows.start_pace import StartPace, keep_times, read_times
 from flows.start_report import StartReport
+from flows.views.board import SilentBoard, put_up
+from flows.views.start_pace import StartPace, keep_times, read_times
 
 
 class Clock:

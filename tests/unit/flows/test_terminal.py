@@ -8,8 +8,8 @@ import pytest
 from rich.table import Table
 
 import flows
-from flows.console import make_board
-from flows.terminal import terminal
+from flows.command_line.terminal import terminal
+from flows.views.console import make_board
 
 SIGNS = "--set planner.modes=[asynchronous] [bold]run[/bold] [/] :smile: [link=x]"
 

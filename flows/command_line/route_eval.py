@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from flows.output import json_output
-from flows.terminal import terminal
+from flows.command_line.output import json_output
+from flows.command_line.terminal import terminal
 from libra_core.errors import ConfigError
 from libra_core.routing.evaluate.evaluation import COMPARED, DEGREES, EvaluationSettings, Row, evaluate
 from libra_core.routing.evaluate.figures import Figures

@@ -9,7 +9,7 @@ from prefect.client.orchestration import get_client
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME
 
-from flows.first_start import one_makes_the_database
+from flows.processes.first_start import one_makes_the_database
 from libra_core.errors import LibraError, ResourceError
 
 _PORTS = range(10_000, 30_000)

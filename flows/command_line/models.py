@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from flows.console import make_board
-from flows.output import json_output
-from flows.terminal import terminal
+from flows.command_line.output import json_output
+from flows.command_line.terminal import terminal
+from flows.views.console import make_board
 from libra_core.errors import ConfigError, ResourceError
 
 

@@ -64,7 +64,7 @@ def _end_flow_runs(flow_run: str | None, server: str | None) -> None:
     from prefect.settings import PREFECT_API_URL, temporary_settings
     from prefect.states import Crashed
 
-    from flows.flow_runs import end_flow_runs
+    from flows.processes.flow_runs import end_flow_runs
 
     settings: AbstractContextManager[Any] = nullcontext()
     if server is not None:

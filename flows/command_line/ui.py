@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from flows.first_start import one_makes_the_database
+from flows.processes.first_start import one_makes_the_database
 from libra_core.config.databases import store_of
 from libra_core.config.loading import prefect_home, process_environment, server_environment
 from libra_core.errors import ResourceError, on_the_disk

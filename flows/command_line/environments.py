@@ -10,9 +10,9 @@ from typing import Any, Final, cast
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from flows.console import make_board
-from flows.output import json_output
-from flows.terminal import terminal
+from flows.command_line.output import json_output
+from flows.command_line.terminal import terminal
+from flows.views.console import make_board
 from libra_core.config import LibraConfig, load_config
 from libra_core.config.loading import validate_config
 from libra_core.errors import ConfigError

@@ -10,10 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from rich.console import Console
 from rich.table import Table
 
-from flows.console import make_board
-from flows.output import json_output
-from flows.terminal import terminal
-from flows.whatif_run import RUN_CONFIG, read_run
+from flows.command_line.output import json_output
+from flows.command_line.terminal import terminal
+from flows.command_line.whatif_run import RUN_CONFIG, read_run
+from flows.views.console import make_board
 from libra_core.config.loading import load_config
 from libra_core.errors import ConfigError
 from libra_core.simulation.study.config import StudyConfig, load_laws, load_study, load_systems

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from flows.front import ENDS_WITHIN_S
+from flows.processes.front import ENDS_WITHIN_S
 
 _LOOK_S = 1.0
 _SHARE = 50.0
@@ -168,7 +168,7 @@ def _conclude(facts: dict[str, Any], server: str | None) -> None:
     """End what the owner's run left open: in the run folder, in Prefect and in MLflow."""
     if not facts.get("run") and not facts.get("flow_run"):
         return
-    from flows.aftermath import conclude_run
+    from flows.processes.aftermath import conclude_run
 
     log = Path(facts["root"]) / "watcher.log"
     with suppress(OSError):

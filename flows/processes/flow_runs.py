@@ -19,7 +19,7 @@ from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from prefect.states import Cancelled
 
 from flows.guard import closed_undisturbed
-from flows.watching import tell_watcher
+from flows.processes.watching import tell_watcher
 
 logger = logging.getLogger(__name__)
 

@@ -6,13 +6,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from flows.before_start import look_before_start
-from flows.board import put_up
-from flows.console import BarBoard, PlainBoard, make_board, summary_table, where_to_look
-from flows.output import json_output
+from flows.command_line.output import json_output
+from flows.command_line.terminal import terminal
 from flows.parameters import TrainParameters
-from flows.start_pace import keep_times, read_times
 from flows.stopping import STOPPED
-from flows.terminal import terminal
+from flows.views.board import put_up
+from flows.views.console import BarBoard, PlainBoard, make_board, summary_table, where_to_look
+from flows.views.start_pace import keep_times, read_times
 from libra_core.config import load_config
 from libra_core.config.loading import process_environment
 from libra_core.errors import ConfigError, NumericsError
@@ -28,9 +28,9 @@ def run_training(parameters: TrainParameters, *, as_json: bool) -> int:
             board.phase("loading libraries", 0.0)
             from prefect import tags
 
-            from flows.flow_runs import cancelled_when_interrupted
             from flows.logs import leave_errors_to_the_command_line
-            from flows.server import ensure_server, reasons_of_refusals
+            from flows.processes.flow_runs import cancelled_when_interrupted
+            from flows.processes.server import ensure_server, reasons_of_refusals
             from flows.training import train
 
             board.phase("reaching Prefect", 0.0)
@@ -80,7 +80,7 @@ def run_serve(config_path: Path) -> None:
     config = load_config(config_path)
     process_environment(Path(config.run.root))
     from flows.deployment import serve_training
-    from flows.server import require_server
+    from flows.processes.server import require_server
 
     require_server()
     serve_training(config_path)

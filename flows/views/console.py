@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from flows.board import iteration_line
-from flows.start_pace import StartPace
+from flows.views.board import iteration_line
+from flows.views.start_pace import StartPace
 from libra_core.tracking.summary import RunSummary
 from libra_core.types.reports import IterationReport
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from rich.table import Table
 
-from flows.output import json_output
-from flows.terminal import terminal
+from flows.command_line.output import json_output
+from flows.command_line.terminal import terminal
 from libra_core.tracking.decisions import count, read_decisions
 from libra_core.tracking.run_folder import read_journal
 from tasks.plan_words import plan_words

@@ -6,8 +6,8 @@ from tempfile import TemporaryFile
 
 from rich.table import Table
 
-from flows.output import json_output
-from flows.terminal import terminal
+from flows.command_line.output import json_output
+from flows.command_line.terminal import terminal
 from libra_core.config.loading import process_environment
 from libra_core.costs.measured import MeasuredProfile, write_measured
 from libra_core.costs.validation.dispatch import validate

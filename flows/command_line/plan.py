@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.console import Console
 
-from flows.output import json_output
-from flows.plan_view import explanation, forecast_table, node_map, runner_up_table, verdict_lines
-from flows.terminal import terminal
+from flows.command_line.output import json_output
+from flows.command_line.terminal import terminal
+from flows.views.plan_view import explanation, forecast_table, node_map, runner_up_table, verdict_lines
 from libra_core.config import load_config
 from libra_core.planning.joint_search import plan_resources
 from libra_core.planning.loading import Loaded, load_problem

@@ -1,4 +1,4 @@
-"""Starting the watcher of a process, and telling it what that process has open. The watcher itself is `flows.watcher`."""
+"""Starting the watcher of a process (`flows.processes.watcher`), and telling it what that process has open."""
 
 import atexit
 import json
@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-_MAIN = "import sys; sys.path[:] = sys.argv[1].split(':'); from flows.watcher import main; main(int(sys.argv[2]))"
+_MAIN = "import sys; sys.path[:] = sys.argv[1].split(':'); from flows.processes.watcher import main; main(int(sys.argv[2]))"
 _GRACE_S = 30.0
 """How long a finished process waits for its watcher, which at most ends what is left."""
 

@@ -3,7 +3,7 @@
 A signal of a terminal or of a process group reaches every process of that group at once: the work, Prefect's private server,
 Ray and the engines would all end side by side, each missing the others. The work therefore runs in a session of its own, and the
 front passes the first SIGINT, SIGTERM or SIGHUP on to it alone. Who owns what: the front owns the work's process and its watcher
-(`flows.watcher`); the work owns everything else. Order of an end: the work, what it left, the watcher, the front.
+(`flows.processes.watcher`); the work owns everything else. Order of an end: the work, what it left, the watcher, the front.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
-from flows.watching import Watcher, start_watcher
+from flows.processes.watching import Watcher, start_watcher
 
 INTERRUPTED = 130
 """Exit status after SIGINT, SIGTERM and SIGHUP."""

@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-from flows.board import put_up
-from flows.compare_view import closing_lines, comparison_tables, sweep_lines
-from flows.console import make_board
-from flows.output import json_output
+from flows.command_line.output import json_output
+from flows.command_line.terminal import terminal
 from flows.study_parameters import CompareParameters
-from flows.terminal import terminal
+from flows.views.board import put_up
+from flows.views.compare_view import closing_lines, comparison_tables, sweep_lines
+from flows.views.console import make_board
 from libra_core.config.loading import process_environment
 
 
@@ -21,9 +21,9 @@ def run_compare(parameters: CompareParameters, *, as_json: bool) -> None:
             put_up(board)
             board.phase("reaching Prefect", 0.0)
             from flows.comparison import comparison
-            from flows.flow_runs import cancelled_when_interrupted
             from flows.logs import leave_errors_to_the_command_line
-            from flows.server import ensure_server
+            from flows.processes.flow_runs import cancelled_when_interrupted
+            from flows.processes.server import ensure_server
             from libra_core.tracking.study import RESULTS
 
             ensure_server()

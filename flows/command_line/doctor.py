@@ -3,8 +3,8 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from flows.output import json_output
-from flows.terminal import terminal
+from flows.command_line.output import json_output
+from flows.command_line.terminal import terminal
 from libra_core.config import load_config
 from libra_core.errors import LibraError
 from libra_core.preflight.finding import Finding

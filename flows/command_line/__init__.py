@@ -1,0 +1,1 @@
+"""The commands of `libra` that `flows/cli.py` names, and how they print."""

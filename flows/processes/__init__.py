@@ -1,0 +1,1 @@
+"""Who starts and ends which process: the front, the watcher, Prefect's private server, the records of a run that died."""

@@ -1,0 +1,1 @@
+"""What a person sees: the terminal, artifacts in Prefect, tables, pictures."""
