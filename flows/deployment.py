@@ -6,6 +6,7 @@ from prefect import serve
 
 from flows.asked_replanning import replan
 from flows.comparison import comparison
+from flows.logs import a_process_that_is_gone_has_ended
 from flows.parameters import ReplanParameters, TrainParameters
 from flows.study_parameters import CompareParameters
 from flows.training import train
@@ -38,4 +39,5 @@ def serve_training(config: Path) -> None:
         description="A look at the plan of the training that runs; see docs/elasticity.md.",
         concurrency_limit=1,
     )
+    a_process_that_is_gone_has_ended()
     serve(deployment, study, look, pause_on_shutdown=False, limit=3)

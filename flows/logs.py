@@ -8,6 +8,8 @@ _RUN_LOGGERS = ("prefect.flow_runs", "prefect.task_runs")
 _ENGINE_LOGGER = "prefect.engine"
 """Says once more, into the terminal of `libra serve`, how the process of a run ended."""
 
+_RUNNERS_PROCESSES = "prefect.runner.process_manager"
+
 
 def leave_errors_to_the_command_line() -> None:
     """Keep tracebacks of expected ends out of the terminal: the command line says them in one sentence.
@@ -40,3 +42,12 @@ def is_unexpected(record: logging.LogRecord) -> bool:
     if error is None:
         return not (record.levelno >= logging.ERROR and record.name.startswith(_RUN_LOGGERS))
     return isinstance(error, Exception) and not isinstance(error, LibraError)
+
+
+def a_process_that_is_gone_has_ended() -> None:
+    """At its end Prefect's runner kills each run's process a second time, and reports that there is none."""
+    logging.getLogger(_RUNNERS_PROCESSES).addFilter(_is_about_a_process)
+
+
+def _is_about_a_process(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], ProcessLookupError))

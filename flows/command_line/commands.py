@@ -1,5 +1,6 @@
 """What the command line does once its arguments are understood. Heavy libraries are imported as late as possible."""
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -83,6 +84,8 @@ def run_serve(config_path: Path) -> None:
     from flows.processes.server import require_server
 
     require_server()
+    # This handler alone is replaced by asyncio's own, which lets the runner's tasks end in order.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     serve_training(config_path)
     raise KeyboardInterrupt
 

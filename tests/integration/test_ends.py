@@ -263,18 +263,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Served"]:
     port = url.rpartition(":")[2].removesuffix("/api")
     server = Command([sys.executable, "-m", "prefect", "server", "start", "--port", port], env, terminal=False)
     served = Served(url=url, env=env, folder=folder)
-    runner: Command | None = None
     try:
         wait_until(lambda: served.answers("health"), 120.0, "the Prefect server's start")
-        runner = Command([sys.executable, "-m", "flows.cli", "serve", SIMULATED], env, terminal=False)
-        wait_until(lambda: served.answers("deployments/name/libra-train/libra-train"), 120.0, "the deployment")
+        served.start()
         yield served
-        runner.send(signal.SIGTERM, group=True)
-        ended = runner.ended()
-        assert ended.status == INTERRUPTED, ended.said
-        assert "Traceback" not in ended.said, ended.said
     finally:
-        for command in (runner, server):
+        for command in (served.runner, server):
             if command is not None:
                 command.end()
 
@@ -286,6 +280,12 @@ class Served:
     url: str
     env: dict[str, str]
     folder: Path
+    runner: Command | None = None
+
+    def start(self) -> None:
+        """`libra serve`, until it has its deployment."""
+        self.runner = Command([sys.executable, "-m", "flows.cli", "serve", SIMULATED], self.env, terminal=False)
+        wait_until(lambda: self.answers("deployments/name/libra-train/libra-train"), 120.0, "the deployment")
 
     def answers(self, path: str) -> bool:
         try:
@@ -345,3 +345,17 @@ def test_a_killed_served_run_ends_its_mlflow_run_and_its_session(served: Served)
     of_hook = "'end_as_killed' finished"
     wait_until(lambda: any(of_hook in message for message in served.logs_of(flow_run)), GONE_S * BUSY, "the hook's last line")
     assert [message for message in served.logs_of(flow_run) if "error was encountered while running hook" in message] == []
+
+
+def test_libra_serve_ends_quietly_while_a_run_of_it_goes_on(served: Served) -> None:
+    flow_run = served.run("left")
+    process = served.process_of(flow_run)
+    assert served.runner is not None
+    served.runner.send(signal.SIGTERM, group=True)
+    ended = served.runner.ended()
+    assert ended.status == INTERRUPTED, ended.said
+    assert "Traceback" not in ended.said, ended.said
+    assert ended.took_s <= WITHIN_S * BUSY
+    assert not process.is_running()
+    wait_until(lambda: mlflow_statuses(served.folder / "left") == ["KILLED"], GONE_S * BUSY, "the MLflow run is ended")
+    wait_until(lambda: served.state(flow_run) == "Crashed", GONE_S * BUSY, "the run is crashed")
