@@ -33,7 +33,7 @@ train: setup
 test: unit core
 
 unit: setup
-	$(PYTEST) tests/unit -m "not slow" -n logical --maxprocesses 4 --dist loadfile
+	$(PYTEST) tests/unit -m "not slow" -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 core: setup
 	$(PYTEST) tests/integration -m "core and not slow" --timeout=600

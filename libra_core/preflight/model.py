@@ -2,8 +2,10 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from libra_core.config import LibraConfig
 from libra_core.config.workload import SearchR1Config
@@ -13,6 +15,9 @@ from libra_core.errors import ConfigError
 from libra_core.preflight.needs import GIB, model_facts, weight_bytes
 from libra_core.workloads.search_r1.tags import SPECIAL_TOKENS
 from libra_core.workloads.text_codec import TextCodec
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 
 def folder(config: LibraConfig) -> str:
@@ -68,11 +73,19 @@ def tokenizer_folder(config: LibraConfig) -> Generator[Path | None]:
     if config.model.warm_start.tool_steps and config.workload.kind != "search_r1":
         yield None
         return
-    from libra_core.engines.warm_start.tokenizer import save_tokenizer, train_tokenizer
-    from libra_core.workloads.search_r1.facts import load_world
+    from libra_core.engines.warm_start.tokenizer import save_tokenizer
 
     with TemporaryDirectory() as made:
         place = Path(made)
-        save_tokenizer(train_tokenizer(load_world(), config.model.tiny.vocab_size), place, config.model.tiny.max_positions)
+        save_tokenizer(_embedded(config.model.tiny.vocab_size), place, config.model.tiny.max_positions)
         (place / "config.json").write_text(f'{{"vocab_size": {config.model.tiny.vocab_size}}}', encoding="utf-8")
         yield place
+
+
+@cache
+def _embedded(vocab_size: int) -> "Tokenizer":
+    """Trained once for the two looks that need it; nobody changes it."""
+    from libra_core.engines.warm_start.tokenizer import train_tokenizer
+    from libra_core.workloads.search_r1.facts import load_world
+
+    return train_tokenizer(load_world(), vocab_size)

@@ -5,7 +5,6 @@ environment hands out, and that wait has a bound of its own, past which infrastr
 """
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -29,7 +28,8 @@ class WorkClock:
         self._work_s = work_s
         self._queue_s = queue_s
         self._timeout = asyncio.timeout(work_s)
-        self._started_s = time.monotonic()
+        self._now_s = asyncio.get_running_loop().time
+        self._started_s = self._now_s()
         self._ended_s: float | None = None
         self._late_for = ""
         self.waited_s = 0.0
@@ -38,7 +38,7 @@ class WorkClock:
     @property
     def busy_s(self) -> float:
         """Since the start, waits for places left out."""
-        return (self._ended_s or time.monotonic()) - self._started_s - self.waited_s
+        return (self._ended_s or self._now_s()) - self._started_s - self.waited_s
 
     @property
     def late(self) -> bool:
@@ -69,7 +69,7 @@ class WorkClock:
                 ) from None
             raise
         finally:
-            self._ended_s = time.monotonic()
+            self._ended_s = self._now_s()
             _CLOCK.reset(token)
 
     @contextmanager
@@ -78,12 +78,12 @@ class WorkClock:
         if self._ended_s is not None or self._timeout.expired():  # what is still waited for then has no bound of its own
             yield
             return
-        since_s = time.monotonic()
+        since_s = self._now_s()
         self._expire_after(self._queue_s - self.waited_s)
         try:
             yield
         finally:
-            self.waited_s += time.monotonic() - since_s
+            self.waited_s += self._now_s() - since_s
             if self._timeout.expired():
                 self._late_for = bound
             else:
@@ -100,7 +100,7 @@ class WorkClock:
         return replace(answer, duration_s=self.busy_s, waited_s=self.waited_s)
 
     def _expire_after(self, seconds: float) -> None:
-        self._timeout.reschedule(asyncio.get_running_loop().time() + max(0.0, seconds))
+        self._timeout.reschedule(self._now_s() + max(0.0, seconds))
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from libra_core.simulation.study.statistics import Pace, ratio
 from libra_core.simulation.truth import Mismatch, load_truth
 from libra_core.simulation.workload.laws import WorkloadLaw, load_law
 from libra_core.tracking.study_figures import draw_figures
+from support.accounts import require_accounts_that_add_up
 from support.simulation import agents
 
 STUDY = Path("configs/study/48gpu.yaml")
@@ -52,6 +53,10 @@ def test_a_table_of_flat_arrays_equals_the_one_of_records() -> None:
     assert len(arrays) == len(records)
     for name in ("weight", "turns", "prompt_tokens", "generated_tokens", "tool_tokens", "prefill_pairs", "decode_context"):
         assert getattr(arrays, name) == pytest.approx(getattr(records, name)), name
+
+
+def test_the_accounts_of_every_system_add_up_with_little_staleness() -> None:
+    require_accounts_that_add_up(staleness=1)
 
 
 def test_no_system_passes_the_bound_without_latency() -> None:

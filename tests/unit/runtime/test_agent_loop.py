@@ -26,6 +26,7 @@ from libra_core.types.trajectory import (
     VersionSegment,
 )
 from libra_core.workloads.work_clock import queued
+from support import virtual_time
 from support.routing import CountedMoves
 
 CALL, END, MAYBE, SPELLED = 90, 91, 92, 93
@@ -135,7 +136,7 @@ def run_loop(
         assert world.closed == (world.hangs != "reset"), "tools that began are closed exactly once"
         return trajectory
 
-    return asyncio.run(main()), requests
+    return virtual_time.run(main()), requests
 
 
 def test_tool_tokens_are_masked_and_sampled_tokens_keep_their_logprobs() -> None:

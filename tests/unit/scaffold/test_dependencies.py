@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 import tomllib
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -15,7 +16,8 @@ LOADED_BY_NAME = {"boltons", "more-itertools"}
 """Packages whose functions `r2e_gym` mutates."""
 
 
-def _imported() -> set[str]:
+@cache
+def _imported() -> frozenset[str]:
     found: set[str] = set()
     for folder in OWN:
         for file in (ROOT / folder).rglob("*.py"):
@@ -24,7 +26,10 @@ def _imported() -> set[str]:
                     found |= {alias.name.partition(".")[0] for alias in node.names}
                 elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                     found.add(node.module.partition(".")[0])
-    return found - set(sys.stdlib_module_names) - OWN - BESIDE
+    return frozenset(found - set(sys.stdlib_module_names) - OWN - BESIDE)
+
+
+_owners = cache(packages_distributions)
 
 
 def _plain(name: str) -> str:
@@ -40,12 +45,12 @@ def _declared(*, extras: bool) -> set[str]:
 
 
 def test_every_imported_package_is_declared() -> None:
-    owners, declared = packages_distributions(), _declared(extras=True)
+    owners, declared = _owners(), _declared(extras=True)
     missing = {name for name in _imported() if not {_plain(owner) for owner in owners.get(name, [name])} & declared}
     assert missing == set()
 
 
 def test_every_declared_package_is_imported() -> None:
-    owners = packages_distributions()
+    owners = _owners()
     imported = {_plain(owner) for name in _imported() for owner in owners.get(name, [name])}
     assert _declared(extras=False) - imported - LOADED_BY_NAME == set()

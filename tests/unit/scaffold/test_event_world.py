@@ -1,10 +1,30 @@
 """The event simulation that plans are scored against, on cases small enough to count by hand."""
 
+import importlib.util
+from types import ModuleType
+
+import numba
 import numpy as np
 import pytest
 
-from support.event_world import Engines, Pace, World, iteration_s, step_ends_s
+from support import event_world
+from support.event_world import Engines, Pace, World
 
+
+def _uncompiled() -> ModuleType:
+    """The same code, run by Python: compiling it takes twenty seconds, and these cases have a hundred events."""
+    spec = importlib.util.find_spec(event_world.__name__)
+    assert spec is not None
+    assert spec.loader is not None
+    plain = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(numba.config, "DISABLE_JIT", True)
+        spec.loader.exec_module(plain)
+    return plain
+
+
+PLAIN = _uncompiled()
+iteration_s, step_ends_s = PLAIN.iteration_s, PLAIN.step_ends_s
 LAW = {"a_s": 0.01, "b_s": 0.0, "c_s": 1e-12, "prefill_s": 0.0, "prefill_pair_s": 0.0}
 ALONE = Engines(**LAW, engines=1, slots=64)
 
@@ -89,3 +109,15 @@ def test_a_trajectory_is_served_by_its_class() -> None:
 def test_a_full_engine_keeps_the_rest_waiting() -> None:
     one_slot = Engines(**LAW, engines=1, slots=1)
     assert iteration_s(world([100.0] * 28), [one_slot], pace()) == pytest.approx(4 * 1.0 + 4.75)
+
+
+@pytest.mark.slow
+def test_compiled_it_is_the_same() -> None:
+    random = np.random.default_rng(1)
+    turns = random.integers(1, 5, 96)
+    drawn = {name: random.integers(10, 300, turns.sum()).astype(float) for name in ("generated", "returned", "tool_s")}
+    firsts = np.cumsum(turns) - turns
+    busy = World(prompt=np.full(96, 20.0), first_turn=firsts, turns=turns, **drawn, train_s=np.ones(96), kind=np.arange(96) % 2)
+    fleet = [Engines(**LAW, engines=2, slots=3), Engines(**(LAW | {"b_s": 0.001}), engines=1, slots=8)]
+    for of in (pace(staleness=1, streamed=True, steps=12), pace(slack=1, staleness=1), pace(colocated=True)):
+        assert event_world.step_ends_s(busy, fleet, of) == pytest.approx(step_ends_s(busy, fleet, of), rel=1e-9)

@@ -8,6 +8,7 @@ import pytest
 
 from libra_core.errors import SandboxLostError
 from libra_core.types.trajectory import ToolStatus
+from libra_core.workloads.sandbox import process
 from libra_core.workloads.sandbox.container import ContainerSandbox
 from libra_core.workloads.sandbox.types import Outcome, SandboxCommand, SandboxResult
 from support.sandboxes import LIMITS
@@ -102,7 +103,8 @@ def test_missing_image_is_said(program: Path) -> None:
         asyncio.run(ContainerSandbox.start(str(program), "missing", LIMITS, deadline_s=20.0))
 
 
-def test_a_start_past_its_deadline_names_the_setting(program: Path) -> None:
+def test_a_start_past_its_deadline_names_the_setting(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "GRACE_S", 0.1)
     with pytest.raises(SandboxLostError, match=r"had not started slow after 0.2 s.*container_start_s"):
         asyncio.run(ContainerSandbox.start(str(program), "slow", LIMITS, deadline_s=0.2))
 

@@ -85,7 +85,12 @@ PIECES = [
     ", ",
 ]
 NAMES = st.characters(exclude_characters="<", exclude_categories=["Cs"])  # a half of a surrogate pair is refused
-JSON_VALUES = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.dictionaries(st.text(), inner))
+JSON_TEXTS = st.text(max_size=12)
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | JSON_TEXTS,
+    lambda inner: st.dictionaries(JSON_TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
 
 
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=15).map("".join))
@@ -94,7 +99,7 @@ def test_parsing_never_raises_and_a_good_call_has_arguments(text: str) -> None:
     assert call is None or call.malformed or isinstance(call_arguments(call), dict)
 
 
-@given(st.text(alphabet=NAMES, min_size=1, max_size=20), st.dictionaries(st.text(), JSON_VALUES))
+@given(st.text(alphabet=NAMES, min_size=1, max_size=20), st.dictionaries(JSON_TEXTS, JSON_VALUES, max_size=4))
 def test_json_arguments_arrive_as_written(name: str, arguments: dict[str, object]) -> None:
     body = json.dumps({"name": name, "arguments": arguments})
     if "<tool_call>" in body or "</tool_call>" in body or "<function=" in body:

@@ -2,13 +2,13 @@
 
 import asyncio
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from libra_core.errors import DeadlineError
 from libra_core.workloads.work_clock import WorkClock, in_thread, place, queued
+from support import virtual_time
 
 BOUND = "workload.sandbox.commands_at_once"
 
@@ -44,7 +44,7 @@ def test_waiting_for_a_place_costs_nothing_of_the_deadline() -> None:
         assert clock.waited_s > 1.8
         assert clock.busy_s < 1.5
 
-    asyncio.run(play())
+    virtual_time.run(play())
 
 
 def test_the_deadline_goes_on_after_the_wait_with_what_was_left_of_it() -> None:
@@ -55,7 +55,7 @@ def test_the_deadline_goes_on_after_the_wait_with_what_was_left_of_it() -> None:
         assert clock.late
         assert 0.25 < clock.busy_s < 10.0
 
-    asyncio.run(play())
+    virtual_time.run(play())
 
 
 def test_a_place_that_does_not_come_is_a_failure_of_the_host_in_words() -> None:
@@ -67,7 +67,7 @@ def test_a_place_that_does_not_come_is_a_failure_of_the_host_in_words() -> None:
             await crowded(clock, busy_s=30.0, work_s=0.0)
         assert not clock.late
 
-    asyncio.run(play())
+    virtual_time.run(play())
 
 
 def test_all_waits_of_one_work_share_one_bound() -> None:
@@ -82,7 +82,7 @@ def test_all_waits_of_one_work_share_one_bound() -> None:
         with pytest.raises(DeadlineError):
             await clock.hold(waits_twice())
 
-    asyncio.run(play())
+    virtual_time.run(play())
 
 
 def test_a_timeout_of_the_work_itself_is_not_taken_for_its_deadline() -> None:
@@ -95,7 +95,7 @@ def test_a_timeout_of_the_work_itself_is_not_taken_for_its_deadline() -> None:
             await clock.hold(broken())
         assert not clock.late
 
-    asyncio.run(play())
+    virtual_time.run(play())
 
 
 def test_cleaning_up_after_the_deadline_may_wait_for_a_place_too() -> None:
@@ -112,7 +112,7 @@ def test_cleaning_up_after_the_deadline_may_wait_for_a_place_too() -> None:
             await clock.hold(tidy())
         assert clock.late
 
-    asyncio.run(play())
+    virtual_time.run(play())
 
 
 def test_waiting_for_a_thread_costs_nothing_of_the_deadline_and_a_late_call_never_begins() -> None:
@@ -152,9 +152,9 @@ def test_clocks_of_tasks_that_run_side_by_side_are_their_own() -> None:
                 await asyncio.sleep(0.05)
 
         clocks = [WorkClock(str(number), work_s=5.0, queue_s=5.0) for number in range(4)]
-        started_s = time.monotonic()
+        started_s = asyncio.get_running_loop().time()
         await asyncio.gather(*(clock.hold(work()) for clock in clocks))
         waits = sorted(clock.waited_s for clock in clocks)
-        assert waits[0] < waits[1] < waits[2] < waits[3] < time.monotonic() - started_s
+        assert waits[0] < waits[1] < waits[2] < waits[3] < asyncio.get_running_loop().time() - started_s
 
-    asyncio.run(play())
+    virtual_time.run(play())
