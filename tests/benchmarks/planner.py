@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from libra_core.config import LibraConfig
 from libra_core.config.loading import data_folder, validate_config
 from libra_core.costs.api import load_model
+from libra_core.errors import ResourceError
 from libra_core.planning.example_lengths import LAWS, example_records
 from libra_core.planning.joint_search import plan_resources
 from libra_core.planning.loading import problem_of
@@ -67,7 +68,10 @@ def solve_cpu_s(asked: PlanningProblem, repeats: int) -> float:
 
 def row(gpus: int, requests: int, repeats: int) -> dict[str, object]:
     plain, mixed = problem(gpus, requests, router=False), problem(gpus, requests, router=True)
-    report = plan_resources(plain)
+    try:
+        report = plan_resources(plain)
+    except ResourceError as error:
+        return {"gpus": gpus, "requests": requests, "no_plan": str(error)}
     bound = BOUNDS.get((gpus, requests))
     seconds = solve_cpu_s(plain, repeats)
     return {
@@ -113,6 +117,9 @@ def main() -> None:
         print(json.dumps(found))
         return
     for item in found["rows"]:  # type: ignore[attr-defined]
+        if "no_plan" in item:
+            print(f"{item['gpus']:5d} GPUs x {item['requests']:5d}  {item['no_plan']}")
+            continue
         bound = (
             "" if item["bound_cpu_s"] is None else f"  bound {item['bound_cpu_s']} {'ok' if item['within_bound'] else 'MISSED'}"
         )
