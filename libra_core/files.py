@@ -15,15 +15,20 @@ from libra_core.errors import ConfigError
 _GZIP: Final = b"\x1f\x8b"
 
 
-def read_text(path: Path, what: str) -> str:
-    """The whole file; `what` names it in the sentence."""
+def read_text(path: Path, what: str, *, otherwise: str = "") -> str:
+    """The whole file; `what` names it in the sentence, `otherwise` says what to do where there is none."""
     try:
         data = path.read_bytes()
-        return (gzip.decompress(data) if data[:2] == _GZIP else data).decode("utf-8-sig")
+        text = (gzip.decompress(data) if data[:2] == _GZIP else data).decode("utf-8-sig")
     except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the {what} {path}: it is not text that can be read ({error}); save it as UTF-8") from None
     except OSError as error:
-        raise ConfigError(f"cannot read the {what} {path}: {error}") from None
+        raise ConfigError(f"cannot read the {what} {path}: {error.strerror or error}{otherwise}") from None
+    except ValueError as error:  # a name that no file can have
+        raise ConfigError(f"cannot read the {what} {str(path)!r}: {error}") from None
+    if "\0" in text:  # English in UTF-16 without a mark is also UTF-8, with a zero beside every letter
+        raise ConfigError(f"cannot read the {what} {path}: it holds zero bytes, as UTF-16 does; save it as UTF-8")
+    return text
 
 
 def parse_json(text: str, where: str) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from libra_core.errors import ConfigError
+from libra_core.files import read_text
 
 _BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INT = re.compile(r"[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F_]+|0o[0-7_]+)$")
@@ -74,11 +75,7 @@ def read_mapping(path: Path, *, what: str, examples: str) -> dict[str, Any]:
         ConfigError: when it is missing, unreadable, no YAML, or no mapping.
     """
     try:
-        values = parse_yaml(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise ConfigError(f"cannot read the {what} {path}: {error.strerror or error}; examples lie in {examples}") from None
-    except ValueError as error:  # no UTF-8, or a name that no file can have
-        raise ConfigError(f"cannot read the {what} {str(path)!r}: {error}") from None
+        values = parse_yaml(read_text(path, what, otherwise=f"; examples lie in {examples}"))
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid YAML: {_in_one_line(error)}") from None
     if values is None:

@@ -16,6 +16,7 @@ from flows.views.console import make_board
 from libra_core.config import LibraConfig, load_config
 from libra_core.config.loading import validate_config
 from libra_core.errors import ConfigError
+from libra_core.workloads.rows import FORMATS
 
 WORKLOADS: Final = ("search_r1", "r2e_gym", "dapo_math", "synthetic")
 _TURNS_OF_AGENTS: Final = 12
@@ -31,8 +32,18 @@ def workload_config(workload: str, overrides: list[str]) -> LibraConfig:
             path.write_text(f"workload: {{kind: {workload}}}\n", encoding="utf-8")
             return load_config(path, overrides)
     if not workload.endswith((".yaml", ".yml")):
-        raise ConfigError(f"no workload {workload!r}; it is one of {', '.join(WORKLOADS)}, or a configuration file")
+        raise ConfigError(
+            f"no workload {workload!r}; it is one of {', '.join(WORKLOADS)}, or a configuration file, whose name ends in .yaml"
+            + _as_data(workload, "libra env check NAME --set 'workload.train_files=[{}]'")
+        )
     return load_config(Path(workload), overrides)
+
+
+def _as_data(given: str, command: str) -> str:
+    """What to write when a data file was named in the place of its workload."""
+    if not given.endswith(FORMATS):
+        return ""
+    return f"; a data file comes beside the name of its workload: {command.format(given)}"
 
 
 def run_env_check(workload: str, overrides: list[str], *, agent: str, episodes: int, at_once: int, as_json: bool) -> None:
@@ -86,7 +97,10 @@ def _table(facts: dict[str, Any]) -> Table:
 def run_data_prepare(workload: str, *, sources: list[Path], corpus: Path | None, folder: Path, as_json: bool) -> None:
     """Check and keep the files of a workload with a manifest of checksums, or make its embedded tasks; raises `ConfigError`."""
     if workload not in WORKLOADS:
-        raise ConfigError(f"no workload {workload!r}; it is one of {', '.join(WORKLOADS)}")
+        raise ConfigError(
+            f"no workload {workload!r}; it is one of {', '.join(WORKLOADS)}"
+            + _as_data(workload, "libra data prepare NAME --source {}")
+        )
     from libra_core.workloads.data import prepare_embedded, prepare_files
 
     config = validate_config({"workload": {"kind": workload}})

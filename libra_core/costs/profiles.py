@@ -1,6 +1,5 @@
 """Device profiles and model facts from `configs/hardware` and `configs/model`, or from files of the same form."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -10,6 +9,7 @@ from typing import Any, cast
 from libra_core.costs.curves import Curve
 from libra_core.costs.facts import DeviceProfile, Link, ModelFacts, Provenance
 from libra_core.errors import ConfigError
+from libra_core.files import json_object, parse_json, read_text
 from libra_core.shipped import CONFIGS
 from libra_core.yaml_text import read_mapping
 
@@ -225,8 +225,4 @@ def _read_yaml(file: Path) -> Values:
 
 
 def _read_json(file: Path) -> Values:
-    try:
-        values = json.loads(file.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file} is not readable JSON: {error}") from None
-    return cast(Values, values)
+    return json_object(parse_json(read_text(file, "model configuration"), str(file)), str(file))

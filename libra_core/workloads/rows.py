@@ -1,6 +1,7 @@
 """Rows of a data file in any of the formats that data sets come in: parquet, JSON lines, a JSON list, each also gzipped."""
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -12,6 +13,7 @@ Row = Mapping[str, Any]
 Item = TypeVar("Item")
 FORMATS: Final = (".parquet", ".jsonl", ".json", ".jsonl.gz", ".json.gz")
 _WHAT: Final = "data file"
+_LIKE_A_PLACE: Final = re.compile(r"#+\d+")
 
 
 def read_rows(path: Path) -> Iterator[Row]:
@@ -68,8 +70,8 @@ def row_key(row: Row, number: int, where: str, *, names: Sequence[str] = ("id", 
         value = _whole(row.get(name))
         if isinstance(value, bool) or not isinstance(value, (str, int, type(None))):
             raise ConfigError(f"{where}: {name} is {value!r}; an id is a text or a whole number")
-        if value is not None and str(value).strip():
-            return str(value).strip()
+        if value is not None and (own := str(value).strip()):
+            return f"#{own}" if _LIKE_A_PLACE.fullmatch(own) else own
     return f"#{number}"
 
 

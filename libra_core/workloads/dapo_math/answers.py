@@ -35,6 +35,21 @@ _EMPTY_BOX: Final = re.compile(r"\$*\\(?:boxed|fbox|framebox)[ \t]*\{\s*\}\$*")
 _WORN: Final = " \t\r*_`\u00a0\u202f\u2009\u3000"
 _MAX_ANSWER: Final = 1000
 _UNITS: Final = re.compile(r"\\(?:text|mbox|mathrm)\{\s*[a-zA-Z .]*\}\s*$")
+_GAP_AT_END: Final = re.compile(r"(?:~|\\[,;: ]|\s)+$")
+_WORDED_UNITS: Final = re.compile(
+    r"(?<=[\d.])\s*(?:dollar|cent|euro|pound|point|degree|hour|minute|second|day|week|month|year|mile|meter|metre|kilometer|liter|"
+    r"litre|ounce|cup|ton|gallon|unit|way|student|digit|integer)s?$|(?<=[\d.])\s*(?:people|inch(?:es)?|foot|feet|pennies|mph)$",
+    re.I,
+)
+"""After a number, as Minerva's normalisation of MATH answers leaves them out, and money."""
+_ARGUMENT: Final = (
+    r"(\{(?:[^{}]|\{[^{}]*\})*\}|[0-9a-zA-Z]|\\(?:pi|theta|alpha|beta|gamma|delta|lambda|mu|omega|phi|sigma|tau)(?![a-zA-Z]))"
+)
+_FRACTION: Final = re.compile(rf"\\([dtc]?)frac\s*{_ARGUMENT}\s*{_ARGUMENT}")
+_BASED: Final = re.compile(
+    r"(?<![\w^{}.\\])(?:\((\d+(?:\.\d+)?)\)|(\d+(?:\.\d+)?))\s*_\s*(?:\{\s*(\d{1,2})\s*\}|(\d{1,2})(?!\d))", re.A
+)
+"""A number with the base that its digits are meant in: `1010_2`, `(204)_{5}`."""
 _NUMBER: Final = re.compile(r"^[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?$", re.A)
 _RATIO: Final = re.compile(r"^([+-]?\d+)\s*/\s*(\d+)$", re.A)
 _MIXED: Final = re.compile(r"^([+-]?)(\d+) (\d+)/(\d+)$", re.A)
@@ -167,16 +182,18 @@ def tidy(answer: str) -> str:
     text = text.removeprefix("\\(").removesuffix("\\)").removeprefix("\\[").removesuffix("\\]").strip().strip("$").strip()
     text = text.replace("\\$", "").replace("\\left", "").replace("\\right", "")
     text = _DEGREES.sub("", re.sub(r"\\?%$", "", text)).strip()
-    text = _UNITS.sub("", text) or text
+    text = _GAP_AT_END.sub("", _UNITS.sub("", text)) or text
+    text = _WORDED_UNITS.sub("", text)
     text = _without_thousands(text).replace("\\!", "")
     text = _ASSIGNED.sub("", text)
     return " ".join(text.split()).rstrip(".\u3002")
 
 
 def spelled_out(text: str) -> str:
-    """Digits, signs and forms of width in ASCII. Raised and lowered characters and ready-made fractions as they are meant: NFKC
-    alone would make 23 of 2\u00b3 and 11/2 of 1\u00bd.
+    """Digits, signs and forms of width in ASCII, and the arguments of fractions in braces. Raised and lowered characters and
+    ready-made fractions as they are meant: NFKC alone would make 23 of 2\u00b3 and 11/2 of 1\u00bd.
     """
+    text = _FRACTION.sub(_in_braces, text)
     if text.isascii():
         return text
     text = _RAISED.sub(lambda found: f"^{{{unicodedata.normalize('NFKC', found.group())}}}", text)
@@ -185,6 +202,12 @@ def spelled_out(text: str) -> str:
     text = "".join(_ascii_digit(character) for character in text if unicodedata.category(character) != "Cf")
     text = _ROOT.sub(lambda found: f"\\sqrt{{{found.group(1) or found.group(2) or ''}}}", text)
     return "".join(_SIGNS.get(character, character) for character in text)
+
+
+def _in_braces(found: re.Match[str]) -> str:
+    """TeX takes one token for an argument without braces."""
+    kind, *arguments = found.groups()
+    return f"\\{kind}frac" + "".join(part if part.startswith("{") else f"{{{part}}}" for part in arguments)
 
 
 def _as_ratio(found: re.Match[str]) -> str:
@@ -231,10 +254,18 @@ def same_value(first: str, second: str) -> bool | None:
     left, right = tidy(first), tidy(second)
     if left == right:
         return bool(left)
+    if _based(left) != _based(right):
+        return False  # algebra takes a base for an index and leaves it out
     numbers = _number(left), _number(right)
     if numbers[0] is not None and numbers[1] is not None:
         return numbers[0] == numbers[1]
     return None
+
+
+def _based(text: str) -> list[tuple[str, int]]:
+    """Digits and base of every number that names one; ten is what a number means without."""
+    found = [((whole or bare).lstrip("0"), int(braced or base)) for whole, bare, braced, base in _BASED.findall(text)]
+    return sorted((digits, base) for digits, base in found if 2 <= base <= 36 and base != 10)
 
 
 def _number(text: str) -> Fraction | None:

@@ -181,3 +181,11 @@ def test_the_canary_s_tolerance_follows_dtype_and_backend(model: str, backend: s
 @pytest.mark.parametrize("value", [float("inf"), 1e300, True, "10"], ids=repr)
 def test_no_number_of_a_study_takes_what_is_none_or_has_no_bound(value: Any) -> None:
     assert [keys for keys, model in _numbers(StudyConfig) if not _refuses(model, keys[-1], value)] == []
+
+
+@pytest.mark.parametrize(("encoding", "says"), [("utf-16-le", "holds zero bytes, as UTF-16 does"), ("utf-16", "is not text")])
+def test_a_file_in_utf_16_says_how_to_save_it(tmp_path: Path, encoding: str, says: str) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_bytes("seed: 1\n".encode(encoding))
+    with pytest.raises(ConfigError, match=rf"cannot read the config file .*a\.yaml: .*{says}.*; save it as UTF-8"):
+        load_config(path)

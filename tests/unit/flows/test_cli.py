@@ -98,3 +98,11 @@ def test_help_is_light() -> None:
     seconds, *heavy = done.stdout.splitlines()[-1].split()
     assert heavy == []
     assert float(seconds) < 1.0
+
+
+@pytest.mark.parametrize("command", [("env", "check"), ("data", "prepare")])
+def test_a_data_file_in_place_of_a_workload_is_told_where_it_belongs(command: tuple[str, ...]) -> None:
+    code, _, err = _run(*command, "rows.jsonl")
+    assert code == 2
+    assert "it is one of search_r1, r2e_gym, dapo_math, synthetic" in err
+    assert "a data file comes beside the name of its workload: libra " in err

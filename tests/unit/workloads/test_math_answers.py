@@ -80,6 +80,17 @@ def test_no_answer_has_a_reason(text: str, reason: NoAnswer) -> None:
         ("70\\%", "70", True),
         ("70 %", "0.7", False),
         ("5\\text{ cm}", "5", True),
+        ("6~\\text{hours}", "6", True),
+        ("5 dollars", "5", True),
+        ("3/4 cups", "0.75", True),
+        ("5 million", "5", None),
+        ("\\frac\\pi2", "\\frac{\\pi}{2}", True),
+        ("\\frac ab", "\\frac{a}b", True),
+        ("10_2", "10", False),
+        ("10", "(10)_{2}", False),
+        ("10_2", "2", False),
+        ("1010_2", "1010_{3}", False),
+        ("x_1", "x", None),
         ("-3", "−3", True),
         ("3", "4", False),
         ("", "", False),
@@ -101,8 +112,11 @@ def test_algebra_decides_what_is_not_plain() -> None:
         ("(3, 4)", "(4, 3)"),
         ("x+1", "x}{\\frac"),
         ("\\frac{1}{0}", "5"),
+        ("\\frac\\pi2", "\\pi/2"),
+        ("1010_2", "1010_{2}"),
+        ("10_{10}", "10"),
     ]
-    assert graded(pairs) == [True, True, True, True, False, False, False, False]
+    assert graded(pairs) == [True, True, True, True, False, False, False, False, True, True, True]
 
 
 def test_a_hanging_grader_is_no_verdict() -> None:
