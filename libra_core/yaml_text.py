@@ -19,8 +19,10 @@ _FLOAT = re.compile(
     r"[-+]?(?:(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|[0-9][0-9_]*[eE][-+]?[0-9]+|\.(?:inf|Inf|INF))$"
     r"|\.(?:nan|NaN|NAN)$"
 )
+_STRANGE = "found character that cannot start any token"
 _MAX_DIGITS = 4000
 """Python reads no longer whole number from text."""
+_MAX_VALUES = 1_000_000
 
 
 class PlainLoader(_BASE):
@@ -61,7 +63,7 @@ PlainLoader.add_constructor("tag:yaml.org,2002:float", PlainLoader.construct_yam
 def parse_yaml(text: str) -> Any:
     """Raises `yaml.YAMLError`, whose text says where."""
     try:
-        return yaml.load(text, PlainLoader)
+        return _refuse_endless(yaml.load(text, PlainLoader))
     except RecursionError:
         raise yaml.YAMLError("it is nested too deeply") from None
     except ValueError as error:  # of a tag that somebody wrote, such as `!!int x`
@@ -85,6 +87,25 @@ def read_mapping(path: Path, *, what: str, examples: str) -> dict[str, Any]:
     return values
 
 
+def _refuse_endless(value: Any) -> Any:
+    """The value; an alias inside what it names has no end, and aliases of aliases have none to wait for."""
+    sizes: dict[int, int] = {}
+
+    def size(item: Any) -> int:
+        if not isinstance(item, dict | list):
+            return 1
+        if id(item) not in sizes:
+            sizes[id(item)] = 0  # while it is open
+            sizes[id(item)] = 1 + sum(size(inner) for inner in (item.values() if isinstance(item, dict) else item))
+        elif not sizes[id(item)]:
+            raise yaml.YAMLError("an alias (*name) stands inside the value that it names")
+        return sizes[id(item)]
+
+    if size(value) > _MAX_VALUES:
+        raise yaml.YAMLError(f"its aliases (*name) stand for more than {_MAX_VALUES:,} values")
+    return value
+
+
 def _refuse_twins(node: yaml.MappingNode) -> None:
     lines: dict[str, int] = {}
     for key, _ in node.value:
@@ -99,4 +120,5 @@ def _refuse_twins(node: yaml.MappingNode) -> None:
 
 
 def _in_one_line(error: yaml.YAMLError) -> str:
-    return " ".join(str(error).replace('in "<unicode string>", ', "on ").replace('in "<byte string>", ', "on ").split())
+    said = str(error).replace(_STRANGE, f"{_STRANGE}; indent with spaces, not with tabs,")
+    return " ".join(said.replace('in "<unicode string>", ', "on ").replace('in "<byte string>", ', "on ").split())

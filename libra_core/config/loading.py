@@ -157,8 +157,10 @@ def _read_chain(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if resolved in seen:
         raise ConfigError(f"{path}: `extends` leads back to itself")
     if not path.exists():
-        raise ConfigError(f"no config file at {path}; examples lie in configs/experiment/")
+        asked = f", which {seen[-1]} extends" if seen else ""
+        raise ConfigError(f"no config file at {path}{asked}; examples lie in configs/experiment/")
     values = read_mapping(path, what="config file", examples="configs/experiment/")
+    _leave_out_empty_sections(values, LibraConfig)
     parent = values.pop(_EXTENDS, None)
     place_paths(values, LibraConfig, path.absolute().parent)
     if parent is None:
@@ -166,6 +168,16 @@ def _read_chain(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if not isinstance(parent, str):
         raise ConfigError(f"{path}: `extends` must name one file, got {parent!r}")
     return _merge(_read_chain(path.parent / expanded(parent, f"{path}: extends"), (*seen, resolved)), values)
+
+
+def _leave_out_empty_sections(values: dict[Any, Any], model: type[BaseModel]) -> None:
+    """A section whose keys are all commented out says nothing, and changes nothing of what its file extends."""
+    for key in [key for key in values if key in model.model_fields]:
+        for section in sections_of(model.model_fields[key].annotation):
+            if values.get(key, 0) is None:
+                del values[key]
+            elif isinstance(values.get(key), dict):
+                _leave_out_empty_sections(values[key], section)
 
 
 def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -246,7 +258,10 @@ def _sentence(detail: Mapping[str, Any]) -> str:
             context = detail["ctx"]
             return f"{name}.kind = {context['tag']!r}: input should be one of {context['expected_tags']}"
         case "value_error":
-            return str(detail["ctx"]["error"])
+            text = str(detail["ctx"]["error"])
+            return text if name in text else f"{name}: {text}"
+        case "invalid_key":
+            return f"the key {location[-1]} of {'.'.join(location[:-1]) or 'the configuration'} is no text; keys are names"
         case _:
             message = detail["msg"][:1].lower() + detail["msg"][1:]
             bare = detail["type"] == "string_type" and isinstance(detail["input"], int | float)

@@ -189,3 +189,37 @@ def test_a_file_in_utf_16_says_how_to_save_it(tmp_path: Path, encoding: str, say
     path.write_bytes("seed: 1\n".encode(encoding))
     with pytest.raises(ConfigError, match=rf"cannot read the config file .*a\.yaml: .*{says}.*; save it as UTF-8"):
         load_config(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("run: &r {name: *r}\n", r"an alias \(\*name\) stands inside the value that it names"),
+        ("run: &r [[*r]]\n", r"an alias \(\*name\) stands inside the value that it names"),
+        ("training:\n\tsteps: 3\n", "indent with spaces, not with tabs, on line 2"),
+        ("extends: none.yaml\n", r"no config file at .*none\.yaml, which .*a\.yaml extends; examples lie in"),
+        ("1: 2\n", "the key 1 of the configuration is no text; keys are names"),
+        ("training: {1: 2}\n", "the key 1 of training is no text; keys are names"),
+        ("run: {name: a/b}\n", "run.name: 'a/b' cannot name a folder"),
+    ],
+)
+def test_an_odd_file_is_one_sentence(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=says):
+        load_config(tmp_path / "a.yaml")
+
+
+def test_an_alias_may_be_used_often_but_not_stand_for_billions(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("training: &t {steps: 3}\nrollout: {<<: {group_size: 4}}\nseed: 1\n")
+    assert load_config(tmp_path / "a.yaml").training.steps == 3
+    levels = "".join(f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n" for level in range(1, 30))
+    (tmp_path / "a.yaml").write_text(f"a0: &a0 [x]\n{levels}run: {{name: *a29}}\n")
+    with pytest.raises(ConfigError, match=r"its aliases \(\*name\) stand for more than 1,000,000 values"):
+        load_config(tmp_path / "a.yaml")
+
+
+def test_a_section_whose_keys_are_commented_out_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("training: {steps: 3, optimizer: {learning_rate: 0.5}}\n")
+    (tmp_path / "a.yaml").write_text("extends: base.yaml\nrollout:\ntraining:\n  optimizer:\n    # learning_rate: 1.0\n")
+    config = load_config(tmp_path / "a.yaml")
+    assert (config.training.steps, config.training.optimizer.learning_rate) == (3, 0.5)
