@@ -1,9 +1,10 @@
-"""How much there is to take in: lines and classes of the product, and who imports whom inside a room.
+"""How much there is to take in: lines, classes and pure forwarders of the product, and who imports whom inside a room.
 
-    python tests/checks/structure.py [--room libra_core/runtime] [--json]
+    python tests/checks/structure.py [--room libra_core/runtime] [--json] [--list]
 
 A room's modules (or, once it has folders, its folders) are nodes; an arrow is an import between two of them; floors are the
-longest chain of imports. Nothing is judged here: it prints figures for a comparison of two commits.
+longest chain of imports. A pure forwarder is a function that only passes its own arguments on; `--list` names them. Nothing is
+judged here: it prints figures for a comparison of two commits.
 """
 
 import argparse
@@ -25,6 +26,33 @@ def sizes(root: Path, sources: tuple[str, ...]) -> dict[str, int]:
     lines = sorted(len(text.splitlines()) for text in texts)
     classes = sum(isinstance(node, ast.ClassDef) for text in texts for node in ast.walk(ast.parse(text)))
     return {"files": len(texts), "lines": sum(lines), "classes": classes, "median_file": lines[len(lines) // 2] if lines else 0}
+
+
+def forwarders(root: Path, sources: tuple[str, ...]) -> list[str]:
+    """`file:line name` of each function whose body is one call with exactly its own arguments."""
+    paths = [path for source in sources for path in sorted((root / source).rglob("*.py"))]
+    return [
+        f"{path.relative_to(root)}:{node.lineno} {node.name}"
+        for path in paths
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _only_passes_on(node)
+    ]
+
+
+def _only_passes_on(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+    if len(body) != 1 or not isinstance(body[0], ast.Expr | ast.Return):
+        return False
+    call = body[0].value.value if isinstance(body[0].value, ast.Await) else body[0].value
+    if not isinstance(call, ast.Call) or any(isinstance(part, ast.Call) for part in ast.walk(call.func)):
+        return False
+    spread = [argument.arg for argument in (node.args.vararg, node.args.kwarg) if argument is not None]
+    own = {argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)} | set(spread)
+    values = [item.value if isinstance(item, ast.Starred) else item for item in call.args] + [
+        item.value for item in call.keywords
+    ]
+    given = {value.id for value in values if isinstance(value, ast.Name)}
+    return len(given) == len(values) and given == own - {"self", "cls"}
 
 
 def module_graph(root: Path, room: str) -> Graph:
@@ -86,11 +114,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--room", default="libra_core/runtime", help="folder whose imports are drawn")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--list", action="store_true", help="name the pure forwarders, and nothing more")
     chosen = parser.parse_args()
+    passing = forwarders(ROOT, PRODUCT)
+    if chosen.list:
+        print("\n".join(passing))
+        return 0
     modules = module_graph(ROOT, chosen.room)
     folders = folder_graph(modules)
     figures = {
-        "product": sizes(ROOT, PRODUCT),
+        "product": sizes(ROOT, PRODUCT) | {"forwarders": len(passing)},
         "tests": sizes(ROOT, ("tests",)),
         "room": chosen.room,
         "modules": {"nodes": len(modules), "arrows": arrows(modules), "floors": floors(modules)},

@@ -90,7 +90,7 @@ class HybridReplica:
     def version(self) -> PolicyVersion:
         return self._trainer.policy_version
 
-    def join(self, epoch: int, *, deadline_s: float) -> JoinReport:
+    def join(self, epoch: int, deadline_s: float) -> JoinReport:
         """Connect, restore a snapshot, replay what was published since, and return once the core counts on this replica.
 
         Raises:

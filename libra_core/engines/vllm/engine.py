@@ -166,7 +166,7 @@ class VllmEngine:
             )
 
     async def update_weights(
-        self, source: WeightSource, version: PolicyVersion, *, in_flight: Literal["keep", "abort"], recompute_kv: bool
+        self, source: WeightSource, version: PolicyVersion, in_flight: Literal["keep", "abort"], recompute_kv: bool
     ) -> EnginePublication:
         """Replace the weights: stage while generating, then pause, load and resume.
 

@@ -44,3 +44,22 @@ def test_a_circle_of_imports_ends() -> None:
 
 def test_sizes_count_classes_and_lines(tmp_path: Path) -> None:
     assert structure.sizes(_room(tmp_path), ("pkg",)) == {"files": 5, "lines": 7, "classes": 1, "median_file": 1}
+
+
+def test_a_forwarder_passes_on_exactly_what_it_was_given(tmp_path: Path) -> None:
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "a.py").write_text(
+        "class A:\n"
+        "    async def on(self, x, *, y):\n"
+        "        'Says why.'\n"
+        "        return await self._b.on(x, y=y)\n"
+        "    def fixed(self, x):\n"
+        "        return self._b.on(x, 1)\n"
+        "    def less(self, x, y):\n"
+        "        return self._b.on(x)\n"
+        "    def made(self, x):\n"
+        "        return self.b().on(x)\n"
+        "def same(*args):\n"
+        "    other(*args)\n"
+    )
+    assert structure.forwarders(tmp_path, ("pkg",)) == ["pkg/a.py:11 same", "pkg/a.py:2 on"]
