@@ -63,7 +63,7 @@ def show(run: TrainingRun, report: IterationReport) -> None:
     get_run_logger().info(iteration_line(report, total))
     run.artifacts.progress((report.step + 1) / total)
     current_board().iteration(report, total)
-    run.recorder.add_trace(connect(run.session).rollout.trace_events)
+    run.recorder.add_trace(connect(run.session).rollout.spans)
 
 
 def conclude(run: TrainingRun) -> RunSummary:

@@ -9,42 +9,9 @@ from libra_core.config import LibraConfig
 from libra_core.planning.decision import Look
 from libra_core.ports.pools import ClusterController, PolicyTrainer, RewardScorer, RolloutPool
 from libra_core.types.decision import Decision, Settled
-from libra_core.types.ids import BatchId
-from libra_core.types.lengths import LengthRecord
 from libra_core.types.profile import RunProfile
-from libra_core.types.reports import (
-    IterationReport,
-    PublicationReport,
-    RewardReport,
-    RolloutReport,
-    TrajectoryAudit,
-    UpdateReport,
-)
+from libra_core.types.reports import IterationReport
 from libra_core.types.session import SessionRef
-
-
-class ObservedRollout(RolloutPool, Protocol):
-    """A rollout pool that also tells what it did."""
-
-    def iteration_report(
-        self, step: int, rollout: RolloutReport, reward: RewardReport, update: UpdateReport, publication: PublicationReport
-    ) -> IterationReport: ...
-
-    def sample_trajectories(self, batch_id: BatchId, count: int) -> list[dict[str, object]]: ...
-
-    def lengths(self, batch_id: BatchId) -> list[LengthRecord]: ...
-
-    def trace_events(self, since_s: float) -> list[dict[str, object]]: ...
-
-    def evaluate_heldout(self) -> dict[str, float]: ...
-
-    def audit(self) -> TrajectoryAudit: ...
-
-
-class VersionedTrainer(PolicyTrainer, Protocol):
-    """A trainer that knows how far it is."""
-
-    def version(self) -> int: ...
 
 
 class PlanKeeper(Protocol):
@@ -66,9 +33,9 @@ class PlanKeeper(Protocol):
 class Connection(Protocol):
     """Typed clients of one session."""
 
-    rollout: ObservedRollout
+    rollout: RolloutPool
     reward: RewardScorer
-    trainer: VersionedTrainer
+    trainer: PolicyTrainer
     controller: ClusterController
     planner: PlanKeeper | None
     """None where nothing can move."""

@@ -6,9 +6,11 @@ import re
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from libra_core.engines.model_folder import ModelFacts
 from libra_core.errors import CheckpointError
 
 MARKER = "COMPLETE.json"
@@ -95,8 +97,9 @@ def damage_of(folder: Path) -> str | None:
     return None
 
 
-def foreign_model(folder: Path, facts: dict[str, Any]) -> str | None:
-    """Why this whole checkpoint is not one of a model with these facts, or None."""
+def foreign_model(folder: Path, model: ModelFacts) -> str | None:
+    """Why this whole checkpoint is not one of this model, or None."""
+    facts = asdict(model)
     saved = json.loads((folder / PROGRESS).read_text())["model"]
     wrong = sorted(key for key in facts if facts[key] != saved.get(key))
     if not wrong:

@@ -69,26 +69,25 @@ class ErrorBook:
         return self.signed / self.weight if self.weight else 0.0
 
 
-def saved_experience(costs: CostBook, errors: ErrorBook) -> dict[str, Any]:
-    """What was measured, as JSON holds it."""
-    return {
-        "costs": {tier.value: [asdict(cost) for cost in rows] for tier, rows in costs.measured.items()},
-        "errors": asdict(errors),
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experience:
+    """What a run has measured of its transitions and its forecasts, in every checkpoint."""
 
+    costs: CostBook
+    errors: ErrorBook = field(default_factory=ErrorBook)
 
-def restored_experience(costs: CostBook, saved: Any) -> tuple[CostBook, ErrorBook]:
-    """Of `saved_experience`, with the priors of `costs`; None, as an older checkpoint has it, holds nothing.
+    def to_json(self) -> dict[str, object]:
+        """The priors are the configuration's and are not in it."""
+        measured = {tier.value: [asdict(cost) for cost in rows] for tier, rows in self.costs.measured.items()}
+        return {"costs": measured, "errors": asdict(self.errors)}
 
-    Raises:
-        CheckpointError: for anything else.
-    """
-    if saved is None:
-        return costs, ErrorBook()
-    try:
-        measured = {Tier(tier): tuple(TransitionCost(**row) for row in rows) for tier, rows in saved["costs"].items()}
-        return replace(costs, measured=measured), ErrorBook(**saved["errors"])
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(
-            f"the measured costs in the checkpoint are damaged ({error}); resume from another checkpoint of the run"
-        ) from None
+    @classmethod
+    def from_json(cls, saved: Any) -> "Experience":
+        """Without priors. Raises `CheckpointError` for anything but what `to_json` gave."""
+        try:
+            measured = {Tier(tier): tuple(TransitionCost(**row) for row in rows) for tier, rows in saved["costs"].items()}
+            return cls(costs=CostBook(priors={}, measured=measured), errors=ErrorBook(**saved["errors"]))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"the measured costs in the checkpoint are damaged ({error}); resume from another checkpoint of the run"
+            ) from None

@@ -166,13 +166,30 @@ def forecast_train_s(law: TrainerLaw, batch: TrainedBatch) -> float:
     return law.costs.estimate(shape, load).parts.total_s
 
 
-_REMEMBERED = {
-    "generated": tuple(GeneratedBatch.__slots__),
-    "trained": tuple(TrainedBatch.__slots__),
-    "train_error": ("error",),
-    "rollout_error": ("error",),
-}
-"""Means of a forecaster that outlive its process, and the values of each."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastHistory:
+    """What a forecaster has learnt, in every checkpoint: four weighted sums, however long the run was."""
+
+    generated: RecentMean = field(default_factory=RecentMean)
+    """Of `GeneratedBatch`."""
+    trained: RecentMean = field(default_factory=RecentMean)
+    """Of `TrainedBatch`."""
+    train_error: RecentMean = field(default_factory=RecentMean)
+    rollout_error: RecentMean = field(default_factory=RecentMean)
+
+    def to_json(self) -> dict[str, object]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, saved: Any) -> "ForecastHistory":
+        """Raises `CheckpointError` for anything but what `to_json` gave."""
+        values = (tuple(GeneratedBatch.__slots__), tuple(TrainedBatch.__slots__), ("error",), ("error",))
+        try:
+            return cls(**{name: RecentMean.read(saved[name], names) for name, names in zip(cls.__slots__, values, strict=True)})
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"the forecast history in the checkpoint is damaged ({error}); resume from another checkpoint of the run"
+            ) from None
 
 
 class RunForecaster:
@@ -183,62 +200,47 @@ class RunForecaster:
         self._laws = laws
         self._decay = 0.5 ** (1.0 / half_life_steps)
         self._last_full_step = last_full_step
-        self._generated = RecentMean()
-        self._trained = RecentMean()
-        self._train_error = RecentMean()
-        self._rollout_error = RecentMean()
+        self.history = ForecastHistory()
+        """A resumed run sets it to that of its checkpoint."""
 
     def use(self, laws: RunLaws) -> None:
         """Another plan runs from now on; what was seen of the batches stays good."""
         self._laws = laws
 
-    def state(self) -> dict[str, Any]:
-        """What a resumed run goes on from, as JSON holds it: four weighted sums, however long the run was."""
-        return {name: asdict(getattr(self, f"_{name}")) for name in _REMEMBERED}
-
-    def resume(self, saved: Any) -> None:
-        """Go on from `state`; None, as an older checkpoint has it, starts empty. Raises `CheckpointError` for anything else."""
-        if saved is None:
-            return
-        try:
-            means = {name: RecentMean.read(saved[name], values) for name, values in _REMEMBERED.items()}
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(
-                f"the forecast history in the checkpoint is damaged ({error}); resume from another checkpoint of the run"
-            ) from None
-        self._generated, self._trained = means["generated"], means["trained"]
-        self._train_error, self._rollout_error = means["train_error"], means["rollout_error"]
-
     def check(self, report: IterationReport) -> ForecastCheck | None:
         """Compare the iteration with what was known before it, then learn from it. None where nothing could be forecast."""
         forecast = self.forecast(report.step)
-        if not report.update.skipped:
-            self._train_error = self._compared(self._train_error, forecast.t_train_s, report.t_train_s)
-        self._rollout_error = self._compared(self._rollout_error, forecast.t_rollout_s, report.t_rollout_s)
-        self._observe(report)
+        self.history = history = self._learnt(report, forecast)
         if math.isnan(forecast.t_train_s) and math.isnan(forecast.t_rollout_s):
             return None
         return ForecastCheck(
             forecast=forecast,
-            t_train_error=self._train_error.mean.get("error", math.nan),
-            t_rollout_error=self._rollout_error.mean.get("error", math.nan),
+            t_train_error=history.train_error.mean.get("error", math.nan),
+            t_rollout_error=history.rollout_error.mean.get("error", math.nan),
         )
 
     def forecast(self, step: int) -> StepForecast:
         """From the iterations so far."""
         fleet, trainer = self._laws.fleet, self._laws.trainer
-        generated, trained = self._generated.mean, self._trained.mean
+        generated, trained = self.history.generated.mean, self.history.trained.mean
         has_batch = bool(generated) and step <= self._last_full_step
         return StepForecast(
             t_train_s=forecast_train_s(trainer, TrainedBatch(**trained)) if trainer and trained else math.nan,
             t_rollout_s=forecast_rollout_s(fleet, GeneratedBatch(**generated)) if fleet and has_batch else math.nan,
         )
 
-    def _observe(self, report: IterationReport) -> None:
+    def _learnt(self, report: IterationReport, forecast: StepForecast) -> ForecastHistory:
+        """A step that was skipped trained nothing: it says nothing of the trainer."""
+        history, decay = self.history, self._decay
+        generated, trained, train_error = history.generated, history.trained, history.train_error
         if report.rollout.trajectories:
-            self._generated = self._generated.including(asdict(GeneratedBatch.of(report.rollout)), self._decay)
+            generated = generated.including(asdict(GeneratedBatch.of(report.rollout)), decay)
         if report.update.tokens and not report.update.skipped:
-            self._trained = self._trained.including(asdict(TrainedBatch.of(report.rollout, report.update)), self._decay)
+            trained = trained.including(asdict(TrainedBatch.of(report.rollout, report.update)), decay)
+        if not report.update.skipped:
+            train_error = self._compared(train_error, forecast.t_train_s, report.t_train_s)
+        rollout_error = self._compared(history.rollout_error, forecast.t_rollout_s, report.t_rollout_s)
+        return ForecastHistory(generated=generated, trained=trained, train_error=train_error, rollout_error=rollout_error)
 
     def _compared(self, errors: RecentMean, forecast_s: float, measured_s: float) -> RecentMean:
         if not math.isfinite(forecast_s) or measured_s <= 0:

@@ -1,14 +1,27 @@
-"""What the tasks ask of a running session, whatever backend stands behind it."""
+"""What the tasks ask of a running session, whatever backend stands behind it. Two stand there: Ray, and the simulator."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from libra_core.types.ids import BatchId, PolicyVersion
+from libra_core.types.lengths import LengthRecord
 from libra_core.types.plan import Plan
-from libra_core.types.reports import EngineStats, PublicationReport, RewardReport, RolloutReport, UpdateReport
+from libra_core.types.reports import (
+    EngineStats,
+    IterationReport,
+    PublicationReport,
+    RewardReport,
+    RolloutReport,
+    TrajectoryAudit,
+    TrajectoryText,
+    UpdateReport,
+)
+from libra_core.types.trace import TraceSpan
 
 
 class RolloutPool(Protocol):
-    """Engines with the agent loops that run on them."""
+    """Engines with the agent loops that run on them, and what they did: one thing, since an iteration's account of time needs
+    the clock of both."""
 
     def take_batch(self, step: int) -> RolloutReport:
         """Wait for the groups of this step; raises `DeadlineError` naming the late ones."""
@@ -28,6 +41,28 @@ class RolloutPool(Protocol):
 
     def stats(self) -> tuple[EngineStats, ...]: ...
 
+    def evaluate_heldout(self) -> dict[str, float]:
+        """Mean reward on held-out prompts, overall and per kind; empty where the workload has none."""
+        ...
+
+    def iteration_report(
+        self, step: int, rollout: RolloutReport, reward: RewardReport, update: UpdateReport, publication: PublicationReport
+    ) -> IterationReport:
+        """Close the account of the iteration; the next one begins here."""
+        ...
+
+    def sample_trajectories(self, batch_id: BatchId, count: int) -> Sequence[TrajectoryText]: ...
+
+    def lengths(self, batch_id: BatchId) -> Sequence[LengthRecord]: ...
+
+    def spans(self, since_s: float) -> Sequence[TraceSpan]:
+        """What began since a unix time, in every lane."""
+        ...
+
+    def audit(self) -> TrajectoryAudit:
+        """What became of the trajectories of all finished steps."""
+        ...
+
 
 class RewardScorer(Protocol):
     """Scores and group advantages."""
@@ -44,6 +79,10 @@ class PolicyTrainer(Protocol):
 
     def save(self, step: int) -> str:
         """Write a checkpoint that `resume` continues exactly; returns its folder."""
+        ...
+
+    def version(self) -> int:
+        """Optimizer steps that are in the weights."""
         ...
 
 

@@ -29,9 +29,11 @@ from libra_core.types.reports import (
     RolloutReport,
     TimeAccount,
     TrajectoryAudit,
+    TrajectoryText,
     UpdateReport,
 )
 from libra_core.types.session import SessionRef
+from libra_core.types.trace import TraceSpan
 
 
 class SimulatedSession:
@@ -192,7 +194,7 @@ class SimulatedSession:
             queued=int(run.issued - run.unplaced + run.displaced),
         )
 
-    def sample_trajectories(self, batch_id: BatchId, count: int) -> list[dict[str, object]]:
+    def sample_trajectories(self, batch_id: BatchId, count: int) -> list[TrajectoryText]:
         """There is no text."""
         return []
 
@@ -200,7 +202,7 @@ class SimulatedSession:
         step = int(batch_id.removeprefix("step-"))
         return [self._world.trajectories.record(i, step) for i in self._trained(step)]
 
-    def trace_events(self, since_s: float) -> list[dict[str, object]]:
+    def spans(self, since_s: float) -> list[TraceSpan]:
         return []
 
     def evaluate_heldout(self) -> dict[str, float]:

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
@@ -32,7 +32,8 @@ from libra_core.tracking.trace import TraceWriter
 from libra_core.types.decision import Decision, Settled
 from libra_core.types.lengths import LengthRecord
 from libra_core.types.profile import RunProfile
-from libra_core.types.reports import IterationReport
+from libra_core.types.reports import IterationReport, TrajectoryText
+from libra_core.types.trace import TraceSpan
 
 logger = logging.getLogger(__name__)
 
@@ -109,16 +110,16 @@ class Recorder:
         """The report of the newest iteration if it is this one: it is finished and must not run again."""
         return self._reports.get(step)
 
-    def add_trace(self, events_since: Callable[[float], Iterable[Mapping[str, object]]]) -> None:
-        """Append what happened since the call before; `events_since` takes unix seconds."""
+    def add_trace(self, spans_since: Callable[[float], Iterable[TraceSpan]]) -> None:
+        """Append what happened since the call before; `spans_since` takes unix seconds."""
         since_s, self._traced_until_s = self._traced_until_s, time.time()
-        events = events_since(since_s)
+        spans = spans_since(since_s)
         with self._on_disk():
-            self._trace.append(events)
+            self._trace.append(spans)
 
-    def add_samples(self, step: int, rows: Sequence[Mapping[str, object]]) -> None:
-        """Trajectories as text, one table per sampled step."""
-        self._tracker.log_table(f"trajectories/step-{step:05d}", rows)
+    def add_samples(self, step: int, rows: Sequence[TrajectoryText]) -> None:
+        """One table per sampled step."""
+        self._tracker.log_table(f"trajectories/step-{step:05d}", [asdict(row) for row in rows])
 
     def record_decision(self, decision: Decision, profile: RunProfile) -> dict[str, Any]:
         """Write a look at the plan down; returns its row."""

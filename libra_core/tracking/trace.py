@@ -4,11 +4,12 @@ Written as a JSON array that grows, so that memory stays bounded and a crash lea
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from libra_core.tracking.run_folder import write_atomically
+from libra_core.types.trace import TraceSpan
 
 FILE_NAME = "trace.json"
 _END = "\n]\n"
@@ -27,9 +28,8 @@ class TraceWriter:
         else:
             self._path.write_text("[", encoding="utf-8")
 
-    def append(self, events: Iterable[Mapping[str, object]]) -> None:
-        """Add Chrome trace events: `name`, `ph`, `ts` and `dur` (microseconds), `pid`, and `tid`, a number or a lane's name."""
-        lines = [json.dumps(item) for event in events for item in self._numbered(event)]
+    def append(self, spans: Iterable[TraceSpan]) -> None:
+        lines = [json.dumps(event) for span in spans for event in self._events(span)]
         if not lines:
             return
         separator = "\n" if self._is_empty else ",\n"
@@ -42,17 +42,21 @@ class TraceWriter:
         with self._path.open("a", encoding="utf-8") as file:
             file.write(_END)
 
-    def _numbered(self, event: Mapping[str, object]) -> list[Mapping[str, object]]:
-        lane = event.get("tid")
-        if not isinstance(lane, str):
-            return [event]
-        is_known = lane in self._lanes
-        number = self._lanes.setdefault(lane, len(self._lanes) + 1)
-        numbered: Mapping[str, object] = {**event, "tid": number}
-        if is_known:
-            return [numbered]
-        name = {"name": "thread_name", "ph": "M", "pid": event.get("pid", 1), "tid": number, "args": {"name": lane}}
-        return [name, numbered]
+    def _events(self, span: TraceSpan) -> Iterator[Mapping[str, object]]:
+        """In microseconds; a lane is named once, before its first event."""
+        is_known = span.lane in self._lanes
+        number = self._lanes.setdefault(span.lane, len(self._lanes) + 1)
+        if not is_known:
+            yield {"name": "thread_name", "ph": "M", "pid": 1, "tid": number, "args": {"name": span.lane}}
+        yield {
+            "name": span.name,
+            "cat": span.lane.rstrip("0123456789-"),
+            "ph": "X",
+            "ts": span.start_s * 1e6,
+            "dur": (span.end_s - span.start_s) * 1e6,
+            "pid": 1,
+            "tid": number,
+        }
 
     def _reopen(self) -> None:
         lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines()[1:]

@@ -111,6 +111,21 @@ class RewardReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryText:
+    """A trajectory as people read it: one row of a table in MLflow."""
+
+    trajectory: str
+    kind: str
+    reward: float | None
+    advantage: float | None
+    turns: int
+    generated_tokens: int
+    engines: str
+    text: str
+    answers: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateReport:
     """One optimizer step."""
 

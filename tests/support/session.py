@@ -16,9 +16,11 @@ from libra_core.types.reports import (
     RewardReport,
     RolloutReport,
     TrajectoryAudit,
+    TrajectoryText,
     UpdateReport,
 )
 from libra_core.types.session import SessionRef
+from libra_core.types.trace import TraceSpan
 from support.reports import iteration_report, publication_report, reward_report, rollout_report, update_report
 from tasks.connection import PlanKeeper
 
@@ -108,14 +110,28 @@ class FakeConnection:
     def stats(self) -> tuple[EngineStats, ...]:
         return ()
 
-    def sample_trajectories(self, batch_id: BatchId, count: int) -> list[dict[str, object]]:
-        return [{"prompt": f"question {number}", "text": "<answer>", "reward": 1.0} for number in range(count)]
+    def sample_trajectories(self, batch_id: BatchId, count: int) -> list[TrajectoryText]:
+        return [
+            TrajectoryText(
+                trajectory=f"{batch_id}.{number}",
+                kind="question",
+                reward=1.0,
+                advantage=0.5,
+                turns=1,
+                generated_tokens=3,
+                engines="engine-0",
+                text="<answer>",
+                answers="4",
+            )
+            for number in range(count)
+        ]
 
     def lengths(self, batch_id: BatchId) -> list[LengthRecord]:
         return [LengthRecord(prompt_tokens=7, generated_tokens=(5, 3), tool_tokens=(2,), tool_s=(0.1,), step=int(batch_id[5:]))]
 
-    def trace_events(self, since_s: float) -> list[dict[str, object]]:
-        return [{"name": "update", "ph": "X", "ts": time.time() * 1e6, "dur": 10.0, "pid": 1, "tid": "trainer"}]
+    def spans(self, since_s: float) -> list[TraceSpan]:
+        now_s = time.time()
+        return [TraceSpan(name="update", lane="trainer", start_s=now_s, end_s=now_s + 1e-5)]
 
     def audit(self) -> TrajectoryAudit:
         return TrajectoryAudit(taken=8 * len(self.backend.taken), trained=8 * len(self.backend.taken))

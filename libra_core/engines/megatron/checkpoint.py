@@ -65,7 +65,7 @@ def load(folder: Path, model: TrainedModel, world: World) -> tuple[Progress, dic
     Raises:
         CheckpointError: when the checkpoint is incomplete, damaged or of another model.
     """
-    verdict: list[str | None] = [_complaint(folder, asdict(model.facts)) if world.rank == 0 else None]
+    verdict: list[str | None] = [damage_of(folder) or foreign_model(folder, model.facts) if world.rank == 0 else None]
     dist.broadcast_object_list(verdict, src=0)
     if verdict[0] is not None:
         raise CheckpointError(verdict[0])
@@ -137,8 +137,3 @@ def _restore_rng(saved: dict[str, torch.Tensor]) -> None:
     if mine:
         torch.set_rng_state(mine.pop("default"))
         tensor_parallel.get_cuda_rng_tracker().set_states(mine)
-
-
-def _complaint(folder: Path, facts: dict[str, Any]) -> str | None:
-    """Why this checkpoint cannot be used, or None."""
-    return damage_of(folder) or foreign_model(folder, facts)

@@ -1,7 +1,7 @@
 """Typed clients of a running session: the ports of `ports/pools.py` over Ray calls. One process, the flow's, holds them."""
 
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,13 @@ from libra_core.config import LibraConfig
 from libra_core.engines.checkpoint_files import FOLDER as CHECKPOINTS
 from libra_core.engines.checkpoint_files import prune_checkpoints
 from libra_core.errors import ConfigError
+from libra_core.planning.experience import Experience
+from libra_core.planning.run_forecast import ForecastHistory
 from libra_core.runtime.base.rpc import CALL_DEADLINE_S, GRACE_S, ActorHandle, ask
 from libra_core.runtime.cluster.hybrid_pool import Recovery
 from libra_core.runtime.cluster.transitions import TransitionOutcome
 from libra_core.runtime.driver.trainer_group import HybridFeed, TrainerGroup
+from libra_core.runtime.rollout.admission import PromptCursor
 from libra_core.runtime.rollout.store import Receipt
 from libra_core.types.batch import StepAccount
 from libra_core.types.ids import BatchId, PolicyVersion
@@ -22,6 +25,32 @@ from libra_core.types.plan import Plan
 from libra_core.types.reports import RewardReport, UpdateReport
 from libra_core.types.trace import TraceSpan
 from libra_core.types.transition import Transition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunProgress:
+    """What a checkpoint holds of a run besides policy and optimizer; a resumed session goes on from it."""
+
+    cursor: PromptCursor
+    forecast: ForecastHistory | None = None
+    """None where nothing is forecast."""
+    experience: Experience | None = None
+    """None where nothing can move."""
+
+    def to_json(self) -> dict[str, object]:
+        parts: dict[str, object] = {"cursor": asdict(self.cursor)}
+        parts |= {"forecast": self.forecast.to_json()} if self.forecast else {}
+        return parts | ({"replanning": self.experience.to_json()} if self.experience else {})
+
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any]) -> "RunProgress":
+        """Parts that an older checkpoint lacks are None. Raises `CheckpointError` for a part that is damaged."""
+        cursor, forecast, experience = saved["cursor"], saved.get("forecast"), saved.get("replanning")
+        return cls(
+            cursor=PromptCursor(next_index=cursor["next_index"], untrained=tuple(cursor["untrained"])),
+            forecast=None if forecast is None else ForecastHistory.from_json(forecast),
+            experience=None if experience is None else Experience.from_json(experience),
+        )
 
 
 class TrainerClient:
@@ -34,7 +63,8 @@ class TrainerClient:
         self._checkpoints = run_dir / CHECKPOINTS
         self._ranks = ranks
         self._store = store
-        self._carried: dict[str, Callable[[], Any]] = {}
+        self.progress: Callable[[PromptCursor], RunProgress] = lambda cursor: RunProgress(cursor=cursor)
+        """What every checkpoint holds of the run, given the prompts that a resumed one must issue again."""
         self._open: BatchId | None = None
         self._feeds: list[list[Any]] = []
         """Calls of `accumulate` on every rank, oldest first, not yet known to be finished."""
@@ -111,15 +141,10 @@ class TrainerClient:
         """Hybrid replicas of the step that is open or comes next, slot to epoch."""
         return self._ranks.call("active_replicas", deadline_s=self._deadline_s)[0]
 
-    def carry(self, name: str, state: Callable[[], Any]) -> None:
-        """Store what `state` returns, as JSON holds it, in every checkpoint; a resumed session finds it under the name."""
-        self._carried[name] = state
-
     def save(self, step: int) -> str:
-        """Write a checkpoint with the prompts that a resumed run must issue again."""
         folder = self._checkpoints / f"step-{step:06d}"
-        cursor = ask("the store's cursor", self._store.cursor.remote())
-        extra = {"cursor": asdict(cursor)} | {name: state() for name, state in self._carried.items()}
+        cursor: PromptCursor = ask("the store's cursor", self._store.cursor.remote())
+        extra = self.progress(cursor).to_json()
         self._checkpoints.mkdir(parents=True, exist_ok=True)
         self._ranks.call("save", str(folder), extra, deadline_s=self._deadline_s)
         prune_checkpoints(self._checkpoints, self._config.training.checkpoint.keep)

@@ -4,13 +4,13 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any, Protocol
+from typing import Protocol
 
 from libra_core.config import LibraConfig
 from libra_core.costs.api import load_model
 from libra_core.errors import ConfigError
 from libra_core.planning.decision import Look, PastLooks, ReplanPolicy
-from libra_core.planning.experience import CostBook, ErrorBook, restored_experience, saved_experience
+from libra_core.planning.experience import CostBook, ErrorBook, Experience
 from libra_core.planning.problem import ModelShape
 from libra_core.planning.proposals import Standing, at_work, choose, propose_in_run
 from libra_core.planning.run_costs import RunCosts, engine_degrees, run_costs
@@ -100,13 +100,14 @@ class Replanner:
         self._moving: _Applied | None = None
         self._unproven: list[_Applied] = []
 
-    def state(self) -> dict[str, Any]:
-        """What a resumed run goes on from: measured costs of transitions, and the forecasts' errors."""
-        return saved_experience(self._costs, self._errors)
+    @property
+    def experience(self) -> Experience:
+        """What a resumed run goes on from."""
+        return Experience(costs=self._costs, errors=self._errors)
 
-    def resume(self, saved: Any) -> None:
-        """Go on from `state`; raises `CheckpointError` for what is none."""
-        self._costs, self._errors = restored_experience(self._costs, saved)
+    def resume(self, experience: Experience) -> None:
+        """Go on from it, with the priors of this configuration."""
+        self._costs, self._errors = replace(self._costs, measured=experience.costs.measured), experience.errors
 
     def is_due(self, step: int, *, asked: bool = False) -> bool:
         """Whether the plan is looked at after this iteration, by count or because somebody asked; not while it is changing."""

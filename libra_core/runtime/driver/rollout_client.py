@@ -2,11 +2,10 @@
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from statistics import fmean, quantiles
-from typing import Any
 
 from libra_core.config import LibraConfig
 from libra_core.errors import DeadlineError, ResourceError, RolloutError
@@ -25,8 +24,9 @@ from libra_core.runtime.base.time_breakdown import (
 )
 from libra_core.runtime.driver.clients import TrainerClient
 from libra_core.runtime.driver.weight_publisher import WeightPublisher
+from libra_core.runtime.rollout.coordinator import RolloutState
 from libra_core.runtime.rollout.scorer import is_masked
-from libra_core.runtime.rollout.store import Share, batch_name
+from libra_core.runtime.rollout.store import GroupCounts, Share, batch_name
 from libra_core.tracking.metrics import slug_of
 from libra_core.types.group import TrajectoryGroup
 from libra_core.types.ids import BatchId, EngineId, PolicyVersion
@@ -39,6 +39,7 @@ from libra_core.types.reports import (
     RolloutReport,
     RoutingReport,
     TrajectoryAudit,
+    TrajectoryText,
     UpdateReport,
 )
 from libra_core.types.trace import TraceSpan
@@ -160,7 +161,7 @@ class RolloutClient:
                 rewards[f"{slug_of(prompt.kind.removeprefix('heldout/'))}_mean"].append(reward)
         return {name: fmean(values) for name, values in sorted(rewards.items())}
 
-    def sample_trajectories(self, batch_id: BatchId, count: int) -> list[dict[str, Any]]:
+    def sample_trajectories(self, batch_id: BatchId, count: int) -> list[TrajectoryText]:
         return ask("the scorer's samples", self._scorer.samples.remote(batch_id, count), CALL_DEADLINE_S + GRACE_S)
 
     def lengths(self, batch_id: BatchId) -> list[LengthRecord]:
@@ -205,7 +206,7 @@ class RolloutClient:
             account=account,
             preemptions=sum(engine.preemptions for engine in deltas),
             kv_usage_max=max((engine.kv_usage for engine in stats), default=0.0),
-            queued=state["queued"],
+            queued=state.queued,
             routing=routing,
             engines=engine_work(deltas),
         )
@@ -215,10 +216,10 @@ class RolloutClient:
         """Of the newest trajectories that steps took."""
         return ask("the store's lengths", self._store.length_records.remote())
 
-    def trace_events(self, since_s: float) -> list[dict[str, Any]]:
-        """Chrome trace events (microseconds) of engines, tools and trainer since a unix time."""
+    def spans(self, since_s: float) -> list[TraceSpan]:
+        """What engines, tools and trainer began since a unix time."""
         spans: list[TraceSpan] = ask("trace spans", self._coordinator.spans.remote(since_s))
-        return [_chrome_event(span) for span in [*spans, *self._trainer.spans(since_s)] if span.start_s >= since_s]
+        return [*spans, *(span for span in self._trainer.spans(since_s) if span.start_s >= since_s)]
 
     def _collect(self, step: int) -> Wait:
         """Take groups until the batch is whole."""
@@ -245,53 +246,41 @@ class RolloutClient:
         """Publish again when that is what a replaced engine waits for; fail when nothing can fill the step any more. True while
         engines are replaced on purpose: the step's deadline begins when that is over."""
         state = self._fleet_state()
-        if state["fault"]:
-            raise ResourceError(f"step {step} cannot be filled, {state['fault']}")
-        if state["lost"]:
-            raise RolloutError(f"step {step} cannot be filled: {state['lost']}")
+        if state.fault:
+            raise ResourceError(f"step {step} cannot be filled, {state.fault}")
+        if state.lost:
+            raise RolloutError(f"step {step} cannot be filled: {state.lost}")
         if self._serve_waiting(state):
             return False
-        if state["expects_engines"]:
+        if state.expects_engines:
             return True
-        if state["failure"] and not state["engines"]:
-            raise ResourceError(f"step {step} cannot be filled, no engine is left: {state['failure']}")
+        if state.failure and not state.engines:
+            raise ResourceError(f"step {step} cannot be filled, no engine is left: {state.failure}")
         if timed_out:
             waiting_for = f"groups {', '.join(map(str, share.late))} at their age limit" if share.late else "more finished groups"
             raise DeadlineError(self._who_waits(f"step {step}", waiting_for, state))
         return False
 
-    def _fleet_state(self) -> dict[str, Any]:
+    def _fleet_state(self) -> RolloutState:
         return ask("the fleet's state", self._coordinator.state.remote())
 
-    def _serve_waiting(self, state: Mapping[str, Any]) -> bool:
+    def _serve_waiting(self, state: RolloutState) -> bool:
         """Publish again when that is what the only engines wait for; whether they do."""
-        if state["waiting_for_weights"] and not self._publisher.under_way:
-            self._publisher.publish(PolicyVersion(state["version"]))
-        return state["waiting_for_weights"]
+        if state.waiting_for_weights and not self._publisher.under_way:
+            self._publisher.publish(state.version)
+        return state.waiting_for_weights
 
-    def _who_waits(self, who: str, what: str, state: Mapping[str, Any]) -> str:
-        running = ", ".join(map(str, state["running_groups"]))
+    def _who_waits(self, who: str, what: str, state: RolloutState) -> str:
+        running = ", ".join(map(str, state.running_groups))
         return (
             f"{who} waited {self._config.rollout.batch_deadline_s:.0f} s (rollout.batch_deadline_s) for {what}; "
-            f"running groups: {running or 'none'}; trajectories per engine: {state['engines'] or 'no engine'}; "
-            f"without a place: {state['queued']}; longest waits: {'; '.join(state['waits']) or 'none'}"
+            f"running groups: {running or 'none'}; trajectories per engine: {state.engines or 'no engine'}; "
+            f"without a place: {state.queued}; longest waits: {'; '.join(state.waits) or 'none'}"
         )
 
 
-def _chrome_event(span: TraceSpan) -> dict[str, Any]:
-    return {
-        "name": span.name,
-        "cat": span.lane.rstrip("0123456789-"),
-        "ph": "X",
-        "ts": span.start_s * 1e6,
-        "dur": (span.end_s - span.start_s) * 1e6,
-        "pid": 1,
-        "tid": span.lane,
-    }
-
-
 def summarise_batch(
-    step: int, groups: list[TrajectoryGroup], counts: dict[str, int], wait: Wait, mean_lengths: tuple[float, float]
+    step: int, groups: list[TrajectoryGroup], counts: GroupCounts, wait: Wait, mean_lengths: tuple[float, float]
 ) -> RolloutReport:
     """Counts and times of one batch; lost samples count only in the group counters.
 
@@ -336,9 +325,9 @@ def summarise_batch(
         cached_tokens=sum(t.cached_tokens for t in samples),
         reprefilled_tokens=sum(t.reprefilled_tokens for t in samples),
         generation_s=max((t.finished_s for t in samples), default=0.0) - min((t.started_s for t in samples), default=0.0),
-        groups_retried=counts["retried"],
-        groups_partial=counts["partial"],
-        groups_dropped=counts["dropped"],
+        groups_retried=counts.retried,
+        groups_partial=counts.partial,
+        groups_dropped=counts.dropped,
     )
 
 

@@ -4,7 +4,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from libra_core.runtime.base.actors import StartedEngine
 from libra_core.runtime.base.remains import remove_remains, shared_memory, temp_folder
 from libra_core.runtime.base.rpc import CALL_DEADLINE_S, GRACE_S, ActorHandle, answered, answered_any, ask
 from libra_core.runtime.cluster.controller import ClusterControllerActor
-from libra_core.runtime.driver.clients import ControllerClient, RewardClient, TrainerClient
+from libra_core.runtime.driver.clients import ControllerClient, RewardClient, RunProgress, TrainerClient
 from libra_core.runtime.driver.replanner import Replanner
 from libra_core.runtime.driver.rollout_client import RolloutClient
 from libra_core.runtime.driver.trainer_group import HybridFeed, TrainerGroup
@@ -43,10 +43,6 @@ Report = Callable[[str, float], None]
 """What is being started, and the share that is done, 0..1."""
 
 _STOP_DEADLINE_S = 40.0
-_FORECAST = "forecast"
-"""Name of the forecast history in a checkpoint."""
-_REPLANNING = "replanning"
-"""Name of what transitions cost and forecasts were off by."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,11 +124,13 @@ def _start_actors(session: Session, model_folder: str, resume_from: Path | None,
     report("starting the trainer", 0.1)
     beside = ("the engines", starting_engines)
     ranks = TrainerGroup(_started("the trainer", starting_trainers, config.training.start_deadline_s, beside))
-    version, cursor, carried = _restore(config, ranks, resume_from)
+    version, progress = _restore(config, ranks, resume_from)
     _go_on_from(resume_from, session.ref)
-    store = actor(TrajectoryStoreActor, "store").remote(_store_spec(config), cursor)
+    store = actor(TrajectoryStoreActor, "store").remote(_store_spec(config), progress.cursor)
     scorer = actor(RewardActor, "scorer").remote(config, model_folder, store)
-    coordinator = actor(RolloutCoordinatorActor, "coordinator").remote(config, model_folder, cursor, version, session.ref.run_dir)
+    coordinator = actor(RolloutCoordinatorActor, "coordinator").remote(
+        config, model_folder, progress.cursor, version, session.ref.run_dir
+    )
     session.coordinator = coordinator
     report("starting the engines", 0.5)
     engines: list[StartedEngine] = _started("the engines", starting_engines, config.rollout.engine_start_deadline_s)
@@ -147,27 +145,33 @@ def _start_actors(session: Session, model_folder: str, resume_from: Path | None,
     rollout.publish(version)
     ask("the coordinator to begin", coordinator.begin.remote())
     forecaster = open_forecaster(config, plan_of(config), model_folder)
-    if forecaster is not None:
-        forecaster.resume(carried.get(_FORECAST))
-        trainer.carry(_FORECAST, forecaster.state)
+    if forecaster is not None and progress.forecast is not None:
+        forecaster.history = progress.forecast
     rollout.begin_iterations(forecaster)
     controller = ControllerClient(session.controller)
-    planner = _open_planner(config, model_folder, controller, (rollout, forecaster))
-    if planner is not None:
-        planner.resume(carried.get(_REPLANNING))
-        trainer.carry(_REPLANNING, planner.state)
+    planner = _open_planner(config, model_folder, controller, rollout, forecaster)
+    if planner is not None and progress.experience is not None:
+        planner.resume(progress.experience)
+    trainer.progress = lambda cursor: RunProgress(
+        cursor=cursor,
+        forecast=forecaster.history if forecaster is not None else None,
+        experience=planner.experience if planner is not None else None,
+    )
     reward = RewardClient(scorer)
     session.connection = Connection(rollout=rollout, reward=reward, trainer=trainer, controller=controller, planner=planner)
     report("ready", 1.0)
 
 
 def _open_planner(
-    config: LibraConfig, model_folder: str, controller: ControllerClient, monitored: tuple[RolloutClient, RunForecaster | None]
+    config: LibraConfig,
+    model_folder: str,
+    controller: ControllerClient,
+    rollout: RolloutClient,
+    forecaster: RunForecaster | None,
 ) -> Replanner | None:
     """Forecasts of the run follow the plan."""
     if not config.elastic.hybrid_replicas and not config.replanning.repartition:
         return None
-    rollout, forecaster = monitored
 
     def follow(plan: Plan) -> None:
         if forecaster is not None:
@@ -200,17 +204,13 @@ def _started(what: str, starting: Any, deadline_s: float, beside: tuple[str, Any
     return ask(f"{what} to start", starting, end_s - time.monotonic())
 
 
-def _restore(
-    config: LibraConfig, ranks: TrainerGroup, resume_from: Path | None
-) -> tuple[PolicyVersion, PromptCursor, dict[str, Any]]:
-    """Version, prompts and what else a checkpoint carries; a fresh run begins at version 0 with prompt 0 and nothing more."""
+def _restore(config: LibraConfig, ranks: TrainerGroup, resume_from: Path | None) -> tuple[PolicyVersion, RunProgress]:
+    """A fresh run begins at version 0 with prompt 0 and nothing more."""
     if resume_from is None:
-        return PolicyVersion(0), PromptCursor(next_index=0, untrained=()), {}
+        return PolicyVersion(0), RunProgress(cursor=PromptCursor(next_index=0, untrained=()))
     deadline_s = config.training.start_deadline_s
-    extra = ranks.call("load", str(resume_from), deadline_s=deadline_s)[0]
-    version = PolicyVersion(ranks.call("version", deadline_s=deadline_s)[0])
-    cursor = extra["cursor"]
-    return version, PromptCursor(next_index=cursor["next_index"], untrained=tuple(cursor["untrained"])), extra
+    progress = RunProgress.from_json(ranks.call("load", str(resume_from), deadline_s=deadline_s)[0])
+    return PolicyVersion(ranks.call("version", deadline_s=deadline_s)[0]), progress
 
 
 def _go_on_from(checkpoint: Path | None, session: SessionRef) -> None:
@@ -263,7 +263,7 @@ def resume_point(config: LibraConfig, report: Report) -> Path | None:
 
 
 def _require_model(checkpoint: Path, model_folder: Path) -> None:
-    if wrong := foreign_model(checkpoint, asdict(read_model_facts(model_folder))):
+    if wrong := foreign_model(checkpoint, read_model_facts(model_folder)):
         raise CheckpointError(wrong)
 
 

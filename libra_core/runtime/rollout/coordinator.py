@@ -5,10 +5,10 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,30 @@ _KEEP_SPANS = 50_000
 _STOP_S = 20.0
 _TOLD_WAITS = 8
 _NAME = "the rollout coordinator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutState:
+    """For whoever waits for a batch: what runs where, and whether something broke for good."""
+
+    fault: str | None
+    """What broke in this process or in the controller; nothing mends it."""
+    lost: str | None
+    """Why no further groups are started: too many were lost in a row."""
+    failure: str | None
+    """Why no engine will come."""
+    version: PolicyVersion
+    engines: Mapping[EngineId, int]
+    """Trajectories bound to each."""
+    waiting_for_weights: bool
+    """The only engines serve after another publication."""
+    expects_engines: bool
+    """The fleet is changed on purpose."""
+    running_groups: tuple[int, ...]
+    waits: tuple[str, ...]
+    """The longest ones, as sentences."""
+    queued: int
+    """Turns without a place."""
 
 
 class RolloutCoordinatorActor:
@@ -179,20 +203,19 @@ class RolloutCoordinatorActor:
     async def spans(self, since_s: float) -> list[TraceSpan]:
         return [span for span in self._spans if span.start_s >= since_s]
 
-    async def state(self) -> dict[str, Any]:
-        """For whoever waits for a batch: what runs where, and whether something broke for good."""
-        return {
-            "fault": f"{_NAME} failed: {self._tasks.fault}" if self._tasks.fault else self._fault,
-            "lost": self._lost.verdict,
-            "failure": self._keeper.hopeless,
-            "version": self._version,
-            "engines": {member.engine_id: member.bound for member in self._keeper.fleet.ordered()},
-            "waiting_for_weights": self._keeper.waiting_for_weights,
-            "expects_engines": self._keeper.fleet.expects_engines,
-            "running_groups": sorted(self._running),
-            "waits": self._board.longest(_TOLD_WAITS),
-            "queued": self._keeper.fleet.queued,
-        }
+    async def state(self) -> RolloutState:
+        return RolloutState(
+            fault=f"{_NAME} failed: {self._tasks.fault}" if self._tasks.fault else self._fault,
+            lost=self._lost.verdict,
+            failure=self._keeper.hopeless,
+            version=self._version,
+            engines={member.engine_id: member.bound for member in self._keeper.fleet.ordered()},
+            waiting_for_weights=self._keeper.waiting_for_weights,
+            expects_engines=self._keeper.fleet.expects_engines,
+            running_groups=tuple(sorted(self._running)),
+            waits=tuple(self._board.longest(_TOLD_WAITS)),
+            queued=self._keeper.fleet.queued,
+        )
 
     async def routing_report(self) -> RoutingReport:
         """Since the last one."""

@@ -19,7 +19,7 @@ from libra_core.ports.environment import Environment
 from libra_core.runtime.base.rpc import CALL_DEADLINE_S, ActorHandle, reply
 from libra_core.types.group import TrajectoryGroup
 from libra_core.types.ids import BatchId
-from libra_core.types.reports import RewardReport
+from libra_core.types.reports import RewardReport, TrajectoryText
 from libra_core.types.trajectory import Failure, FailureKind, FinishReason, Prompt, Trajectory
 from libra_core.workloads.build import build_workload
 from libra_core.workloads.work_clock import WorkClock
@@ -51,21 +51,21 @@ class RewardActor:
         groups = await self._groups(batch_id)
         return summarise(batch_id, groups, duration_s=time.monotonic() - start_s)
 
-    async def samples(self, batch_id: BatchId, count: int) -> list[dict[str, object]]:
+    async def samples(self, batch_id: BatchId, count: int) -> list[TrajectoryText]:
         """Trajectories as text for people: the first sample of each of the first groups."""
         groups = await self._groups(batch_id)
         return [
-            {
-                "trajectory": t.trajectory_id,
-                "kind": group.prompt.kind,
-                "reward": t.reward,
-                "advantage": t.advantage,
-                "turns": t.turns,
-                "generated_tokens": t.generated_tokens,
-                "engines": ",".join(t.engine_history),
-                "text": self._environment.render(t.token_ids),
-                "answers": " | ".join(group.prompt.answers),
-            }
+            TrajectoryText(
+                trajectory=t.trajectory_id,
+                kind=group.prompt.kind,
+                reward=t.reward,
+                advantage=t.advantage,
+                turns=t.turns,
+                generated_tokens=t.generated_tokens,
+                engines=",".join(t.engine_history),
+                text=self._environment.render(t.token_ids),
+                answers=" | ".join(group.prompt.answers),
+            )
             for group in groups[:count]
             for t in group.trajectories[:1]
         ]

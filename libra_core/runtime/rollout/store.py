@@ -5,7 +5,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from libra_core.errors import ConfigError
@@ -70,6 +70,20 @@ class Receipt:
     """Numbers that count, those given again numbered on from the first ones."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCounts:
+    """Where all groups are that were started; `retried` and `partial` are among the others."""
+
+    running: int = 0
+    ready: int = 0
+    taken: int = 0
+    """Into batches that are not trained yet."""
+    trained: int = 0
+    dropped: int = 0
+    retried: int = 0
+    partial: int = 0
+
+
 @dataclass(slots=True)
 class LengthSum:
     """Generated tokens over many trajectories."""
@@ -100,7 +114,8 @@ class TrajectoryStoreActor:
         self._in_flight: dict[int, PolicyVersion] = {}
         self._batches: dict[BatchId, Batch] = {}
         self._trained: set[int] = {i for i in range(cursor.next_index) if i not in cursor.untrained}
-        self._counts = {"retried": 0, "partial": 0, "dropped": 0}
+        self._counts = GroupCounts()
+        """What of it is counted as it happens."""
         self._finished, self._taken = LengthSum(), LengthSum()
         self._audit = TrajectoryAudit()
         self._lengths: deque[LengthRecord] = deque(maxlen=_KEPT_LENGTHS)
@@ -111,20 +126,20 @@ class TrajectoryStoreActor:
 
     async def group_retried(self, index: int) -> None:
         assert index in self._in_flight, f"group {index} is retried but not in flight"
-        self._counts["retried"] += 1
+        self._counts = replace(self._counts, retried=self._counts.retried + 1)
 
     async def add_group(self, group: TrajectoryGroup, partial: bool) -> None:
         async with self._changed:
             self._in_flight.pop(group.index, None)
             self._ready[group.index] = group
             self._finished.add(group)
-            self._counts["partial"] += partial
+            self._counts = replace(self._counts, partial=self._counts.partial + partial)
             self._changed.notify_all()
 
     async def drop_group(self, index: int) -> None:
         async with self._changed:
             self._in_flight.pop(index, None)
-            self._counts["dropped"] += 1
+            self._counts = replace(self._counts, dropped=self._counts.dropped + 1)
             self._changed.notify_all()
 
     async def take(self, step: int, timeout_s: float) -> Share:
@@ -254,16 +269,12 @@ class TrajectoryStoreActor:
         """What a resumed run must issue again: everything not yet trained, prompts of lost groups included."""
         return PromptCursor.after(self._trained)
 
-    async def counts(self) -> dict[str, int]:
-        """Retried, partial and dropped groups since the start, and where the others are."""
+    async def counts(self) -> GroupCounts:
+        """Since the start."""
         taken = sum(group.index not in self._trained for batch in self._batches.values() for group in batch.groups)
-        return {
-            **self._counts,
-            "running": len(self._in_flight),
-            "ready": len(self._ready),
-            "taken": taken,
-            "trained": len(self._trained),
-        }
+        return replace(
+            self._counts, running=len(self._in_flight), ready=len(self._ready), taken=taken, trained=len(self._trained)
+        )
 
     async def mean_lengths(self) -> tuple[float, float]:
         """Generated tokens per trajectory, of all that have finished and of those that a step took."""

@@ -1,6 +1,7 @@
 """Which of a run's checkpoints a resume starts from: real files, no trainer."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,12 @@ from libra_core.engines.checkpoint_files import (
     set_aside_newer,
     write_marker,
 )
+from libra_core.engines.model_folder import ModelFacts
 from libra_core.errors import CheckpointError
+
+OLD = json.loads((Path(__file__).parents[1] / "runtime" / "data" / "progress_362dc83.json").read_text())
+"""As commit 362dc83 wrote it."""
+MODEL = ModelFacts(**OLD["model"])
 
 
 def checkpoint(run_dir: Path, step: int, *, shard: bytes = b"weights") -> Path:
@@ -26,7 +32,7 @@ def checkpoint(run_dir: Path, step: int, *, shard: bytes = b"weights") -> Path:
     (folder / "shards").mkdir(parents=True)
     (folder / "shards" / "0.distcp").write_bytes(shard)
     (folder / RNG).write_bytes(b"state")
-    (folder / PROGRESS).write_text(json.dumps({"model": {"num_layers": 2}, "step": step}))
+    (folder / PROGRESS).write_text(json.dumps({"model": OLD["model"], "step": step}))
     write_marker(folder)
     return folder
 
@@ -132,5 +138,6 @@ def test_a_save_under_a_name_that_is_taken_replaces_it(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_model_is_told_from_a_damaged_one(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path, 4)
-    assert foreign_model(folder, {"num_layers": 2}) is None
-    assert "holds a model with num_layers 2, but the run trains 4" in str(foreign_model(folder, {"num_layers": 4}))
+    assert foreign_model(folder, MODEL) is None
+    deeper = replace(MODEL, num_layers=8)
+    assert "holds a model with num_layers 4, but the run trains 8" in str(foreign_model(folder, deeper))

@@ -2,12 +2,13 @@
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from libra_core.errors import CheckpointError
-from libra_core.planning.experience import CostBook, ErrorBook, restored_experience, saved_experience
+from libra_core.planning.experience import CostBook, ErrorBook, Experience
 from libra_core.planning.objective import ERROR
 from libra_core.types.transition import Tier, TransitionCost
 
@@ -49,15 +50,11 @@ def test_over_and_under_even_out_in_the_bias() -> None:
 def test_what_was_learnt_survives_a_checkpoint() -> None:
     learnt = CostBook(priors=PRIORS).including(Tier.FLIP, TransitionCost(drain_s=2.0, start_s=4.0))
     errors = ErrorBook().including(20.0, 10.0).including(10.0, 10.0)
-    saved = json.loads(json.dumps(saved_experience(learnt, errors)))
-    assert restored_experience(CostBook(priors=PRIORS), saved) == (learnt, errors)
-
-
-def test_a_checkpoint_of_before_has_no_experience() -> None:
-    assert restored_experience(CostBook(priors=PRIORS), None) == (CostBook(priors=PRIORS), ErrorBook())
+    saved = json.loads(json.dumps(Experience(costs=learnt, errors=errors).to_json()))
+    assert Experience.from_json(saved) == Experience(costs=replace(learnt, priors={}), errors=errors)
 
 
 @pytest.mark.parametrize("saved", [[], {}, {"costs": {"flop": []}, "errors": {}}, {"costs": {"flip": [{"s": 1}]}, "errors": {}}])
 def test_damaged_experience_is_refused_in_a_sentence(saved: Any) -> None:
     with pytest.raises(CheckpointError, match="measured costs in the checkpoint are damaged"):
-        restored_experience(CostBook(priors=PRIORS), saved)
+        Experience.from_json(saved)

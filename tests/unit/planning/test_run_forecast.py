@@ -19,6 +19,7 @@ from libra_core.errors import CheckpointError
 from libra_core.planning.run_forecast import (
     EngineOfRun,
     FleetLaw,
+    ForecastHistory,
     GeneratedBatch,
     RunForecaster,
     RunLaws,
@@ -226,7 +227,7 @@ def test_a_resumed_forecaster_goes_on_as_if_it_had_never_stopped() -> None:
     for step in range(4):
         whole.check(iteration(step, generated_tokens=400 + 50 * step))
         first.check(iteration(step, generated_tokens=400 + 50 * step))
-    resumed.resume(json.loads(json.dumps(first.state())))
+    resumed.history = ForecastHistory.from_json(json.loads(json.dumps(first.history.to_json())))
     for step in range(4, 6):
         assert resumed.check(iteration(step, generated_tokens=900)) == whole.check(iteration(step, generated_tokens=900))
 
@@ -236,15 +237,13 @@ def test_what_is_kept_does_not_grow_with_the_run() -> None:
     sizes = set()
     for step in range(300):
         forecaster.check(iteration(step))
-        sizes.add(len(json.dumps(forecaster.state())) // 100)
+        sizes.add(len(json.dumps(forecaster.history.to_json())) // 100)
     assert max(sizes) < 15, "hundreds of bytes, whatever the number of iterations"
-    assert forecaster.state()["generated"]["weight"] < 1 / (1 - 0.5**0.1) + 1e-6
+    assert forecaster.history.generated.weight < 1 / (1 - 0.5**0.1) + 1e-6
 
 
-def test_a_checkpoint_without_a_history_starts_an_empty_one() -> None:
-    forecaster = fleet_only()
-    forecaster.resume(None)
-    assert forecaster.check(iteration(0)) is None
+def test_the_first_iteration_has_nothing_to_be_compared_with() -> None:
+    assert fleet_only().check(iteration(0)) is None
 
 
 @pytest.mark.parametrize(
@@ -264,7 +263,7 @@ def test_a_damaged_history_is_refused_in_a_sentence(damage: Callable[[dict[str, 
     forecaster = fleet_only()
     forecaster.check(iteration(0))
     with pytest.raises(CheckpointError, match=r"forecast history .+ is damaged \(.+\); resume from another checkpoint"):
-        fleet_only().resume(damage(forecaster.state()))
+        ForecastHistory.from_json(damage(forecaster.history.to_json()))
 
 
 def test_an_unreadable_model_has_no_law_and_says_why(tmp_path: Path) -> None:

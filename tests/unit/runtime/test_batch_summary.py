@@ -1,8 +1,7 @@
 """What a batch's trajectories add up to."""
 
-from collections import defaultdict
-
 from libra_core.runtime.driver.rollout_client import Wait, summarise_batch
+from libra_core.runtime.rollout.store import GroupCounts
 from libra_core.types.group import TrajectoryGroup
 from libra_core.types.ids import EngineId, GroupId, PolicyVersion, PromptId, TrajectoryId
 from libra_core.types.reports import RolloutReport
@@ -36,7 +35,7 @@ def summary(*samples: tuple[ToolReturn, ...]) -> RolloutReport:
     )
     prompt = Prompt(prompt_id=PromptId("p"), token_ids=(1,), text="?", answers=())
     group = TrajectoryGroup(index=0, prompt=prompt, started_version=PolicyVersion(0), trajectories=trajectories)
-    return summarise_batch(0, [group], defaultdict(int), Wait(), (0.0, 0.0))
+    return summarise_batch(0, [group], GroupCounts(), Wait(), (0.0, 0.0))
 
 
 def test_tools_and_their_waits_for_a_place_are_counted_apart() -> None:

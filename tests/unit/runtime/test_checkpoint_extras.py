@@ -1,5 +1,7 @@
 """What a checkpoint holds besides weights, and what a resumed session makes of it; trainer and store are stand-ins."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,22 +9,31 @@ from typing import Any
 import pytest
 
 from libra_core.config import LibraConfig
+from libra_core.errors import CheckpointError
+from libra_core.planning.experience import CostBook, ErrorBook, Experience
+from libra_core.planning.run_forecast import ForecastHistory, RecentMean
 from libra_core.runtime.driver import clients, session
-from libra_core.runtime.driver.clients import TrainerClient
+from libra_core.runtime.driver.clients import RunProgress, TrainerClient
 from libra_core.runtime.rollout.admission import PromptCursor
+from libra_core.types.transition import Tier, TransitionCost
 
 CURSOR = PromptCursor(next_index=7, untrained=(3, 5))
+HISTORY = ForecastHistory(train_error=RecentMean(total={"error": 0.5}, weight=1.0))
+MEASURED = Experience(costs=CostBook(priors={}, measured={Tier.FLIP: (TransitionCost(drain_s=2.0),)}), errors=ErrorBook())
+OLD = Path(__file__).with_name("data") / "progress_362dc83.json"
+"""Of a real run of the quickstart at commit 362dc83, where each part was a dictionary. Its measured costs, of which that run had
+none, were written by the functions of the same commit."""
 
 
 class Ranks:
-    """Keeps what is saved, as JSON would."""
+    """Keeps what is saved, through JSON."""
 
     def __init__(self) -> None:
         self.saved: dict[str, Any] = {}
 
     def call(self, method: str, *arguments: Any, deadline_s: float) -> list[Any]:
         if method == "save":
-            self.saved = arguments[1]
+            self.saved = json.loads(json.dumps(arguments[1]))
         return [self.saved if method == "load" else 4]
 
 
@@ -38,26 +49,44 @@ def trainer(ranks: Ranks, run_dir: Path) -> TrainerClient:
 
 
 def test_each_checkpoint_holds_the_history_of_its_own_step(ranks: Ranks, tmp_path: Path) -> None:
-    client, history = trainer(ranks, tmp_path), {"weight": 1.0}
-    client.carry("forecast", lambda: dict(history))
+    client, learnt = trainer(ranks, tmp_path), [HISTORY]
+    client.progress = lambda cursor: RunProgress(cursor=cursor, forecast=learnt[-1])
     client.save(1)
     first = ranks.saved
-    history["weight"] = 2.0
+    learnt.append(replace(HISTORY, train_error=RecentMean(total={"error": 0.25}, weight=2.0)))
     client.save(2)
-    assert (first["forecast"], ranks.saved["forecast"]) == ({"weight": 1.0}, {"weight": 2.0})
-    assert first["cursor"] == {"next_index": 7, "untrained": (3, 5)}
+    assert [saved["forecast"]["train_error"]["weight"] for saved in (first, ranks.saved)] == [1.0, 2.0]
+    assert first["cursor"] == {"next_index": 7, "untrained": [3, 5]}
 
 
-def test_a_resumed_session_finds_prompts_and_all_that_was_carried(ranks: Ranks, tmp_path: Path) -> None:
+def test_a_resumed_session_finds_prompts_and_all_that_was_learnt(ranks: Ranks, tmp_path: Path) -> None:
     client = trainer(ranks, tmp_path)
-    client.carry("forecast", lambda: {"weight": 1.0})
-    client.carry("replanning", lambda: {"costs": {}})
+    client.progress = lambda cursor: RunProgress(cursor=cursor, forecast=HISTORY, experience=MEASURED)
     client.save(4)
-    version, cursor, carried = session._restore(LibraConfig(), ranks, tmp_path)  # type: ignore[arg-type]
-    assert (version, cursor) == (4, CURSOR)
-    assert (carried["forecast"], carried["replanning"]) == ({"weight": 1.0}, {"costs": {}})
+    assert session._restore(LibraConfig(), ranks, tmp_path) == (  # type: ignore[arg-type]
+        4,
+        RunProgress(cursor=CURSOR, forecast=HISTORY, experience=MEASURED),
+    )
 
 
 def test_a_checkpoint_without_history_resumes_without_one(ranks: Ranks, tmp_path: Path) -> None:
     trainer(ranks, tmp_path).save(4)
-    assert "forecast" not in session._restore(LibraConfig(), ranks, tmp_path)[2]  # type: ignore[arg-type]
+    assert session._restore(LibraConfig(), ranks, tmp_path)[1] == RunProgress(cursor=CURSOR)  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_of_the_code_before_is_read_and_written_as_it_was() -> None:
+    extra = json.loads(OLD.read_text())["extra"]
+    progress = RunProgress.from_json(extra)
+    assert progress.cursor == PromptCursor(next_index=96, untrained=(90, 94))
+    assert progress.forecast is not None
+    assert progress.forecast.generated.mean["trajectories"] == pytest.approx(384.0)
+    assert progress.experience is not None
+    assert progress.experience.costs.measured[Tier.FLIP][0] == TransitionCost(drain_s=1.25, transfer_s=0.5, start_s=3.75)
+    assert json.loads(json.dumps(progress.to_json())) == extra
+
+
+@pytest.mark.parametrize(("part", "words"), [("forecast", "forecast history"), ("replanning", "measured costs")])
+def test_a_damaged_part_is_refused_by_name(part: str, words: str) -> None:
+    extra = json.loads(OLD.read_text())["extra"]
+    with pytest.raises(CheckpointError, match=f"the {words} in the checkpoint (is|are) damaged .*resume from another checkpoint"):
+        RunProgress.from_json(extra | {part: {"costs": 1}})

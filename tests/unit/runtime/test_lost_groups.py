@@ -312,7 +312,7 @@ def test_a_scorer_that_hangs_is_named_while_it_is_waited_for_and_its_groups_are_
         actor.scorer.ill["score_group"] = HANGS
         await actor.go()
         await until(lambda: bool(actor.scorer.calls))
-        waits = (await actor.state())["waits"]
+        waits = (await actor.state()).waits
         assert waits[0] == "group 0 waits 0 s for the scorer"
         await until(lambda: actor._lost.verdict is not None)
         assert "its reward failed: group 0 waited 0 s for the scorer and got no answer" in str(actor._lost.verdict)

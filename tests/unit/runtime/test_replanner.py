@@ -234,7 +234,7 @@ def test_a_resumed_run_expects_what_transitions_cost_before() -> None:
     session.end(applied=True)
     keeper.settle(step(4))
     resumed = planner(Session())
-    resumed.resume(keeper.state())
+    resumed.resume(keeper.experience)
     for number in range(4):
         resumed.settle(step(number))
     assert look(resumed, 3).cost == cost_of(TransitionOutcome(plan=TRAINING, applied=True, phases=PHASES))

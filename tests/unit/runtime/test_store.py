@@ -136,8 +136,8 @@ def test_the_cursor_counts_a_batch_only_once_it_is_trained_and_no_group_is_ever_
         await target.group_started(4, PolicyVersion(0))
         await target.drop_group(4)
         counts = await target.counts()
-        assert counts["running"] + counts["ready"] + counts["taken"] + counts["trained"] + counts["dropped"] == 5
-        assert (counts["running"], counts["ready"], counts["trained"]) == (1, 1, 2)
+        assert counts.running + counts.ready + counts.taken + counts.trained + counts.dropped == 5
+        assert (counts.running, counts.ready, counts.trained) == (1, 1, 2)
 
     run(claim())
 

@@ -3,10 +3,11 @@ from pathlib import Path
 from typing import Any
 
 from libra_core.tracking.trace import FILE_NAME, TraceWriter
+from libra_core.types.trace import TraceSpan
 
 
-def _span(lane: str | int, start: float) -> dict[str, Any]:
-    return {"name": "decode", "ph": "X", "ts": start, "dur": 5.0, "pid": 1, "tid": lane}
+def _span(lane: str, start_s: float) -> TraceSpan:
+    return TraceSpan(name="decode", lane=lane, start_s=start_s, end_s=start_s + 5.0)
 
 
 def _read(folder: Path) -> list[dict[str, Any]]:
@@ -15,11 +16,13 @@ def _read(folder: Path) -> list[dict[str, Any]]:
 
 def test_closed_trace_is_a_json_array_of_events(tmp_path: Path) -> None:
     writer = TraceWriter(tmp_path)
-    writer.append([_span(1, 0.0), _span(1, 5.0)])
+    writer.append([_span("engine-1", 0.0), _span("engine-1", 5.0)])
     writer.append([])
-    writer.append([_span(2, 1.0)])
+    writer.append([_span("trainer", 1.0)])
     writer.close()
-    assert [event["ts"] for event in _read(tmp_path)] == [0.0, 5.0, 1.0]
+    spans = [event for event in _read(tmp_path) if event["ph"] == "X"]
+    assert [event["ts"] for event in spans] == [0.0, 5.0e6, 1.0e6]
+    assert [(event["dur"], event["cat"]) for event in spans] == [(5.0e6, "engine"), (5.0e6, "engine"), (5.0e6, "trainer")]
 
 
 def test_empty_trace_is_valid(tmp_path: Path) -> None:
