@@ -144,11 +144,26 @@ def _start_actors(session: Session, model_folder: str, resume_from: Path | None,
     report("publishing the first weights", 0.9)
     rollout.publish(version)
     ask("the coordinator to begin", coordinator.begin.remote())
+    controller = ControllerClient(session.controller)
+    planner = _begin_iterations(config, model_folder, controller, rollout, trainer, progress)
+    reward = RewardClient(scorer)
+    session.connection = Connection(rollout=rollout, reward=reward, trainer=trainer, controller=controller, planner=planner)
+    report("ready", 1.0)
+
+
+def _begin_iterations(
+    config: LibraConfig,
+    model_folder: str,
+    controller: ControllerClient,
+    rollout: RolloutClient,
+    trainer: TrainerClient,
+    progress: RunProgress,
+) -> Replanner | None:
+    """What learns from iterations goes on from the run's progress, and is in every checkpoint from here on."""
     forecaster = open_forecaster(config, plan_of(config), model_folder)
     if forecaster is not None and progress.forecast is not None:
         forecaster.history = progress.forecast
     rollout.begin_iterations(forecaster)
-    controller = ControllerClient(session.controller)
     planner = _open_planner(config, model_folder, controller, rollout, forecaster)
     if planner is not None and progress.experience is not None:
         planner.resume(progress.experience)
@@ -157,9 +172,7 @@ def _start_actors(session: Session, model_folder: str, resume_from: Path | None,
         forecast=forecaster.history if forecaster is not None else None,
         experience=planner.experience if planner is not None else None,
     )
-    reward = RewardClient(scorer)
-    session.connection = Connection(rollout=rollout, reward=reward, trainer=trainer, controller=controller, planner=planner)
-    report("ready", 1.0)
+    return planner
 
 
 def _open_planner(
