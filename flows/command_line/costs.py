@@ -1,6 +1,5 @@
 """`libra costs` and `libra calibrate`: how far the cost evaluator is from measurements, and measurements of this host."""
 
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -38,7 +37,7 @@ def run_calibrate(*, quick: bool, output: Path, as_json: bool) -> None:
         if not as_json:
             missing = [f"not measured: {part}" for part in found.missing]
             console.print(*_laws(profile), *missing, f"written to {output}", sep="\n", highlight=False, soft_wrap=True)
-        emit(asdict(profile) | {"missing": list(found.missing)})
+        emit(profile.stored() | {"missing": list(found.missing)})
 
 
 def _require_room(output: Path) -> None:
@@ -54,7 +53,7 @@ def _require_room(output: Path) -> None:
 def _laws(profile: MeasuredProfile) -> list[str]:
     lines = [f"{profile.device}; {', '.join(f'{name} {version}' for name, version in profile.software.items())}"]
     for engine in profile.engines:
-        law = engine.coefficients
+        law = engine.law
         lines.append(
             f"engine TP{engine.tp}: step {law.a_s * 1e3:.2f} ms + {law.b_s * 1e6:.1f} us a sequence + "
             f"{law.c_s * 1e9:.1f} ns a token of context; held-out median error {engine.held_out_median_error:.1%}"

@@ -1,6 +1,7 @@
 """The folder of a training run as the simulation replays it: its metrics, its length log, and laws for its engines."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from libra_core.config import LibraConfig
@@ -10,9 +11,9 @@ from libra_core.errors import ConfigError
 from libra_core.planning.history_file import read_history
 from libra_core.planning.run_costs import run_costs
 from libra_core.simulation.study.recorded import RecordedRun, recorded_run
-from libra_core.simulation.truth import EngineTruth
 from libra_core.tracking.jsonl import read_metrics
 from libra_core.tracking.lengths import FILE_NAME as LENGTHS
+from libra_core.types.laws import EngineLaw
 from libra_core.types.lengths import LengthRecord
 
 RUN_CONFIG = "config.yaml"
@@ -27,24 +28,16 @@ def read_run(folder: Path) -> RecordedRun:
     return recorded_run(config, read_metrics(folder), records, engines)
 
 
-def engine_laws(config: LibraConfig, records: Sequence[LengthRecord]) -> dict[int, EngineTruth]:
+def engine_laws(config: LibraConfig, records: Sequence[LengthRecord]) -> dict[int, EngineLaw]:
     """By degree, as plans believe: this host's calibration where the configuration names one, else sums of kernels. What each
     prefill costs whatever its length is spread over the tokens that arrive with a turn."""
-    costs = run_costs(config, _model(config)).engines
+    laws = run_costs(config, _model(config)).engines
     prefills = max(sum(len(record.generated_tokens) for record in records), 1)
     arriving = max(sum(record.prompt_tokens + sum(record.tool_tokens) for record in records) / prefills, 1.0)
-    laws: dict[int, EngineTruth] = {}
-    for group in config.rollout.engines:
-        law = costs.coefficients(group.tp)
-        laws[group.tp] = EngineTruth(
-            a_s=law.a_s,
-            b_s=law.b_s,
-            c_s=law.c_s,
-            prefill_s=law.prefill_b_s_per_token + law.prefill_a_s / arriving,
-            prefill_pair_s=law.prefill_c_s_per_token2,
-            kv_tokens=costs.kv_tokens(group.tp),
-        )
-    return laws
+    return {
+        tp: replace(law, prefill_a_s=0.0, prefill_b_s_per_token=law.prefill_b_s_per_token + law.prefill_a_s / arriving)
+        for tp, law in ((group.tp, laws[group.tp]) for group in config.rollout.engines)
+    }
 
 
 def _model(config: LibraConfig) -> ModelFacts:

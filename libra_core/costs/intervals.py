@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from libra_core.costs.curves import Array
-from libra_core.costs.rollout import StepCoefficients
+from libra_core.types.laws import EngineLaw
 
 IntArray = NDArray[np.int64]
 
@@ -71,23 +71,23 @@ class RequestTable:
     def __len__(self) -> int:
         return len(self.generated_tokens)
 
-    def makespan_s(self, first: int, last: int, coefficients: StepCoefficients, limits: EngineLimits) -> float:
+    def makespan_s(self, first: int, last: int, law: EngineLaw, limits: EngineLimits) -> float:
         """Seconds for requests first..last (inclusive, sorted order) started together on one engine.
 
         Infinite when one of them exceeds the KV cache alone. Never falls when `last` grows or `first` shrinks.
         """
-        return float(self.makespans_s(np.array([first]), np.array([last]), coefficients, limits)[0])
+        return float(self.makespans_s(np.array([first]), np.array([last]), law, limits)[0])
 
-    def makespans_s(self, first: IntArray, last: IntArray, coefficients: StepCoefficients, limits: EngineLimits) -> Array:
+    def makespans_s(self, first: IntArray, last: IntArray, law: EngineLaw, limits: EngineLimits) -> Array:
         """`makespan_s` for arrays of intervals `[m]`."""
         first, stop = np.asarray(first, np.int64), np.asarray(last, np.int64) + 1
         largest = self._largest.over(first, stop)
-        total = coefficients.a_s * self._steps(first, stop, limits)
-        total = total + coefficients.b_s * _between(self._tokens, first, stop)
-        total = total + coefficients.c_s * _between(self._read, first, stop)
-        total = total + coefficients.prefill_a_s * _between(self._passes, first, stop)
-        total = total + coefficients.prefill_b_s_per_token * _between(self._filled, first, stop)
-        total = total + coefficients.prefill_c_s_per_token2 * _between(self._pairs, first, stop)
+        total = law.a_s * self._steps(first, stop, limits)
+        total = total + law.b_s * _between(self._tokens, first, stop)
+        total = total + law.c_s * _between(self._read, first, stop)
+        total = total + law.prefill_a_s * _between(self._passes, first, stop)
+        total = total + law.prefill_b_s_per_token * _between(self._filled, first, stop)
+        total = total + law.prefill_c_s_per_token2 * _between(self._pairs, first, stop)
         total = total + self._tools.over(first, stop)
         alone = limits.kv_tokens if limits.kv_capacity is None else limits.kv_capacity
         return np.where(largest <= alone, total, np.inf)

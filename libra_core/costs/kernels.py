@@ -53,6 +53,11 @@ def bus_bytes(operation: str, message_bytes: Number, degree: Number) -> Array:
     return np.asarray(message_bytes, np.float64) * share * (2 if operation.startswith("all_reduce") else 1)
 
 
+def grounding_of(device: DeviceProfile, unused: str = "") -> str:
+    """Of what is summed from kernels; `unused` says why no calibration is in its place."""
+    return f"kernels of {device.name}, {device.grounding}" + (f"; {unused}" if unused else "")
+
+
 class Kernels:
     """Kernel times of one device. Pure; instances only hold the profile."""
 

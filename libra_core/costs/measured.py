@@ -1,18 +1,18 @@
 """Engines and trainer of one model as `libra calibrate` measured them: laws fitted and judged on cells they never saw."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
-from libra_core.costs.facts import Fit
+from libra_core.costs.laws import EngineLaws
 from libra_core.costs.least_squares import left_out, nonnegative_fit
 from libra_core.costs.measured_training import TrainerLawFit
-from libra_core.costs.rollout import StepCoefficients
 from libra_core.errors import ConfigError
+from libra_core.types.laws import EngineLaw
 from libra_core.yaml_text import parse_yaml
 
 PROFILE_VERSION = 2
@@ -43,8 +43,7 @@ class EngineLawFit:
     """An engine of one degree."""
 
     tp: int
-    kv_tokens: int
-    coefficients: StepCoefficients
+    law: EngineLaw
     held_out_median_error: float
     """Each decode cell forecast by the law of all other cells."""
     num_cells: int
@@ -67,6 +66,28 @@ class MeasuredProfile:
     trainers: tuple[TrainerLawFit, ...]
     max_context_tokens: int
 
+    @property
+    def engine_laws(self) -> EngineLaws:
+        """By degree, with the caches that the engines reported."""
+        return EngineLaws(of={engine.tp: replace(engine.law, source=self._source(engine)) for engine in self.engines})
+
+    def trainer(self, tp: int, pp: int) -> TrainerLawFit:
+        """Raises `ConfigError` for a layout that was not measured."""
+        laws = {(law.tp, law.pp): law for law in self.trainers}
+        if (tp, pp) not in laws:
+            measured = ", ".join(f"tp {one} pp {other}" for one, other in sorted(laws)) or "none"
+            raise ConfigError(f"a trainer of tp {tp} pp {pp} was not measured; measured: {measured}")
+        return laws[tp, pp]
+
+    def stored(self) -> dict[str, Any]:
+        """As the file holds it."""
+        values = asdict(self)
+        values["engines"], values["trainers"] = [_stored_engine(engine) for engine in self.engines], list(values["trainers"])
+        return values
+
+    def _source(self, engine: EngineLawFit) -> str:
+        return f"tp {engine.tp} measured {self.measured_on} (held-out median error {engine.held_out_median_error:.1%})"
+
 
 def fit_engine(tp: int, kv_tokens: int, decode: Sequence[DecodeCell], prefill: Sequence[PrefillCell]) -> EngineLawFit:
     """Non-negative relative least squares of both laws; at least four decode cells and three prefill cells."""
@@ -79,14 +100,14 @@ def fit_engine(tp: int, kv_tokens: int, decode: Sequence[DecodeCell], prefill: S
     )
     return EngineLawFit(
         tp=tp,
-        kv_tokens=kv_tokens,
-        coefficients=StepCoefficients(
+        law=EngineLaw(
             a_s=law[0],
             b_s=law[1],
             c_s=law[2],
             prefill_a_s=first[0],
             prefill_b_s_per_token=first[1],
             prefill_c_s_per_token2=first[2],
+            kv_tokens=kv_tokens,
             fit_error=mean_error,
         ),
         held_out_median_error=float(np.median(np.abs(left_out(nonnegative_fit, at, steps) / steps - 1))),
@@ -94,43 +115,11 @@ def fit_engine(tp: int, kv_tokens: int, decode: Sequence[DecodeCell], prefill: S
     )
 
 
-class MeasuredRolloutCosts:
-    """Stands in for `RolloutCosts` where a host was calibrated."""
-
-    def __init__(self, profile: MeasuredProfile) -> None:
-        self._engines = {engine.tp: engine for engine in profile.engines}
-
-    def coefficients(self, tp: int) -> StepCoefficients:
-        """Raises `ConfigError` for a degree that was not measured."""
-        return self._engine(tp).coefficients
-
-    def kv_tokens(self, tp: int, utilization: float | None = None) -> int:
-        """As the engine reported it; `utilization` has no say in a cache of fixed size."""
-        del utilization
-        return self._engine(tp).kv_tokens
-
-    def fits(self, tp: int) -> Fit:
-        measured = ", ".join(str(degree) for degree in sorted(self._engines))
-        return Fit(fits=True) if tp in self._engines else Fit(fits=False, reason=f"tp {tp} was not measured, only tp {measured}")
-
-    def degrees(self) -> tuple[int, ...]:
-        return tuple(sorted(self._engines))
-
-    def _engine(self, tp: int) -> EngineLawFit:
-        fit = self.fits(tp)
-        if not fit.fits:
-            raise ConfigError(fit.reason)
-        return self._engines[tp]
-
-
 def write_measured(profile: MeasuredProfile, file: Path) -> None:
     """Store as YAML, all or nothing."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    values = asdict(profile)
-    for part in ("engines", "trainers"):
-        values[part] = list(values[part])
     unfinished = file.with_name(f".{file.name}.part")
-    unfinished.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
+    unfinished.write_text(yaml.safe_dump(profile.stored(), sort_keys=False), encoding="utf-8")
     unfinished.replace(file)
 
 
@@ -169,12 +158,12 @@ def _profile(values: dict[str, Any]) -> MeasuredProfile:
     software = dict[str, str](**values["software"])
     rest: dict[str, Any] = {name: value for name, value in values.items() if name not in ("engines", "trainers", "software")}
     profile = MeasuredProfile(engines=engines, trainers=trainers, software=software, **rest)
-    for part in (profile, *engines, *(engine.coefficients for engine in engines), *trainers):
+    for part in (profile, *engines, *(engine.law for engine in engines), *trainers):
         _require_plain(part)
     return profile
 
 
-def _require_plain(part: MeasuredProfile | EngineLawFit | StepCoefficients | TrainerLawFit) -> None:
+def _require_plain(part: MeasuredProfile | EngineLawFit | EngineLaw | TrainerLawFit) -> None:
     """Raises `TypeError` for a number or text of the part that is none."""
     for item in fields(part):
         value = getattr(part, item.name)
@@ -182,5 +171,13 @@ def _require_plain(part: MeasuredProfile | EngineLawFit | StepCoefficients | Tra
             raise TypeError(f"{item.name} is {value!r}")
 
 
-def _engine_law(*, coefficients: dict[str, Any], **rest: Any) -> EngineLawFit:
-    return EngineLawFit(coefficients=StepCoefficients(**coefficients), **rest)
+def _stored_engine(engine: EngineLawFit) -> dict[str, Any]:
+    """The file keeps the cache beside the coefficients."""
+    values = asdict(engine)
+    law = values.pop("law")
+    del law["source"]
+    return {"tp": values.pop("tp"), "kv_tokens": law.pop("kv_tokens"), "coefficients": law, **values}
+
+
+def _engine_law(*, coefficients: dict[str, Any], kv_tokens: int, **rest: Any) -> EngineLawFit:
+    return EngineLawFit(law=EngineLaw(kv_tokens=kv_tokens, **coefficients), **rest)

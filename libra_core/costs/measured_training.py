@@ -4,16 +4,13 @@ Seconds are those of the slowest rank of a replica. Waiting for other ranks is i
 computed, and what replicas wait for each other in the reduction of gradients is left out, so one replica is all it forecasts.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
 
-from libra_core.costs.facts import Fit
 from libra_core.costs.layouts import TrainingLoad
 from libra_core.costs.least_squares import left_out, robust_fit
-from libra_core.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +45,11 @@ class TrainerLawFit:
         """Forward and backward of one rank."""
         return micro_batches * self.micro_batch_s + self.s_per_token * load.tokens + self.s_per_token2 * load.squared_tokens
 
+    def t_train_s(self, load: TrainingLoad, micro_batch_tokens: int = 4096) -> float:
+        """One optimizer step of one replica, by 1F1B."""
+        micro_batches = max(1, ceil(load.tokens / micro_batch_tokens))
+        return self.busy_s(load, micro_batches) * (micro_batches + self.pp - 1) / micro_batches + self.step_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerVisits:
@@ -80,33 +82,3 @@ def fit_trainer(tp: int, pp: int, visits: TrainerVisits) -> TrainerLawFit:
         batch_error=float(np.median(batches @ np.asarray(law) / measured - 1)),
         num_cells=len(visits.cells),
     )
-
-
-class MeasuredTrainingCosts:
-    """Stands in for `TrainingCosts` where a host was calibrated."""
-
-    def __init__(self, trainers: Sequence[TrainerLawFit]) -> None:
-        self._trainers = {(trainer.tp, trainer.pp): trainer for trainer in trainers}
-
-    def t_train_s(self, load: TrainingLoad, *, tp: int = 1, pp: int = 1, micro_batch_tokens: int = 4096) -> float:
-        """One optimizer step of one replica, by 1F1B. Raises `ConfigError` for a layout that was not measured."""
-        law = self.law(tp, pp)
-        micro_batches = max(1, ceil(load.tokens / micro_batch_tokens))
-        return law.busy_s(load, micro_batches) * (micro_batches + pp - 1) / micro_batches + law.step_s
-
-    def law(self, tp: int, pp: int) -> TrainerLawFit:
-        """Raises `ConfigError` for a layout that was not measured."""
-        fit = self.fits(tp, pp)
-        if not fit.fits:
-            raise ConfigError(fit.reason)
-        return self._trainers[tp, pp]
-
-    def fits(self, tp: int, pp: int) -> Fit:
-        if (tp, pp) in self._trainers:
-            return Fit(fits=True)
-        measured = ", ".join(f"tp {one} pp {other}" for one, other in sorted(self._trainers)) or "none"
-        return Fit(fits=False, reason=f"a trainer of tp {tp} pp {pp} was not measured; measured: {measured}")
-
-    def layouts(self) -> tuple[tuple[int, int], ...]:
-        """(tp, pp) of every law."""
-        return tuple(sorted(self._trainers))

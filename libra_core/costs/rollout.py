@@ -5,15 +5,17 @@ three coefficients that reproduce the sum. Tensor parallelism divides the work o
 than its launch.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
 from libra_core.costs.facts import DeviceProfile, Fit, ModelFacts
-from libra_core.costs.kernels import Array, Kernels, Number
+from libra_core.costs.kernels import Array, Kernels, Number, grounding_of
+from libra_core.costs.laws import EngineLaws
 from libra_core.costs.least_squares import nonnegative_fit
-from libra_core.errors import ConfigError
+from libra_core.types.laws import EngineLaw
 
 _BATCHES = (1, 4, 8, 16, 32, 64, 128, 256)
 _CONTEXTS = (1024, 4096, 8192, 16384, 32768)
@@ -25,33 +27,6 @@ _LEAST_KV_TOKENS = 4096
 """An engine that cannot hold this much (or one sequence of the model's full length) is not offered."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepCoefficients:
-    """Linear law of one engine.
-
-    Decode: `step_s = a + b·batch + c·context_tokens` (context of all sequences together). Prefill of n tokens on a context of
-    k tokens: `a + b·n + c·n·(k + n/2)`.
-    """
-
-    a_s: float
-    b_s: float
-    c_s: float
-    prefill_a_s: float
-    prefill_b_s_per_token: float
-    prefill_c_s_per_token2: float
-    fit_error: float = 0.0
-    """Mean absolute relative difference between the law and the sum of kernels it stands for."""
-
-    def step_s(self, batch: float, context_tokens: float) -> float:
-        """One decode step."""
-        return self.a_s + self.b_s * batch + self.c_s * context_tokens
-
-    def prefill_s(self, new_tokens: float, context_tokens: float = 0.0) -> float:
-        """`new_tokens` of one sequence on top of `context_tokens` that are cached."""
-        pairs = new_tokens * (context_tokens + new_tokens / 2)
-        return self.prefill_a_s + self.prefill_b_s_per_token * new_tokens + self.prefill_c_s_per_token2 * pairs
-
-
 class RolloutCosts:
     """Engines of one model on one device. Pure; results are cached per degree."""
 
@@ -61,22 +36,24 @@ class RolloutCosts:
         self.model = model
         self.utilization = utilization
         self._kernels = Kernels(device)
-        self._coefficients = lru_cache(maxsize=None)(self._fit_coefficients)
+        self._law = lru_cache(maxsize=None)(self._fitted_law)
 
-    def coefficients(self, tp: int) -> StepCoefficients:
-        """The linear law of an engine of `tp` GPUs; raises `ConfigError` with the reason when it does not fit."""
-        fit = self.fits(tp)
-        if not fit.fits:
-            raise ConfigError(fit.reason)
-        return self._coefficients(tp)
+    def laws(self, degrees: Iterable[int] = (), unused: str = "") -> EngineLaws:
+        """Of every degree 1, 2, 4, ... up to the node, and of those named; `unused` says why no calibration is in their place."""
+        asked = sorted({*self._powers(), *degrees})
+        fits = {tp: self.fits(tp) for tp in asked}
+        source = grounding_of(self.device, unused)
+        return EngineLaws(
+            of={tp: replace(self._law(tp), source=source) for tp, fit in fits.items() if fit.fits},
+            against={tp: fit.reason for tp, fit in fits.items() if not fit.fits},
+        )
 
-    def kv_tokens(self, tp: int, utilization: float | None = None) -> int:
+    def kv_tokens(self, tp: int) -> int:
         """Tokens of KV cache of the whole engine: `(tp·(memory·utilization - workspace) - weights) / KV bytes per token`.
 
         Key-value heads are repeated when `tp` exceeds their number. 0 when the weights leave no room.
         """
-        share = self.utilization if utilization is None else utilization
-        room = tp * (self.device.memory_bytes * share - self.device.engine_workspace_bytes) - self.model.weight_bytes
+        room = tp * (self.device.memory_bytes * self.utilization - self.device.engine_workspace_bytes) - self.model.weight_bytes
         repeated = max(1.0, tp / self.model.num_kv_heads)
         return max(0, int(room / (self.model.kv_bytes_per_token * repeated)))
 
@@ -101,15 +78,6 @@ class RolloutCosts:
             )
             return Fit(fits=False, reason=reason)
         return Fit(fits=True)
-
-    def degrees(self) -> tuple[int, ...]:
-        """Every degree 1, 2, 4, ... up to the node that fits, ascending."""
-        powers = (2**exponent for exponent in range(self.device.gpus_per_node.bit_length()))
-        return tuple(tp for tp in powers if self.fits(tp).fits)
-
-    def reprefill_s(self, tp: int, context_tokens: float) -> float:
-        """Price of moving a trajectory of that context to another engine of degree `tp` without its KV cache."""
-        return self.coefficients(tp).prefill_s(context_tokens)
 
     def decode_step_s(self, tp: int, batch: Number, context: Number) -> Array:
         """Sum of kernels of one decode step: `batch` sequences of `context` tokens each; arrays `[n]` broadcast.
@@ -138,6 +106,9 @@ class RolloutCosts:
         layer = layer + kernels.prefill_attention_s(sequences, heads, groups, per_sequence)
         layer = layer + 2 * kernels.collective_s("all_reduce_graph", 2 * every * model.hidden_size, tp)
         return model.num_layers * layer + self._head_s(tp, np.full_like(every, sequences)) + self.device.host_s
+
+    def _powers(self) -> tuple[int, ...]:
+        return tuple(2**exponent for exponent in range(self.device.gpus_per_node.bit_length()))
 
     @property
     def _ffn_size(self) -> int:
@@ -185,7 +156,7 @@ class RolloutCosts:
         one = self._kernels.prefill_attention_s(1.0, heads, groups, _LONG_PROMPT)
         return self.model.num_layers * float(np.atleast_1d(one)[0]) / (_LONG_PROMPT**2 / 2)
 
-    def _fit_coefficients(self, tp: int) -> StepCoefficients:
+    def _fitted_law(self, tp: int) -> EngineLaw:
         room = self.kv_tokens(tp) or _USUAL_KV_TOKENS
         batch, context = (axis.ravel() for axis in np.meshgrid(_BATCHES, _CONTEXTS))
         fitting = batch * context <= max(room, _CONTEXTS[0])
@@ -198,28 +169,16 @@ class RolloutCosts:
         linear = np.maximum(self.prefill_pass_s(tp, tokens) - per_pair * tokens**2 / 2, self.device.host_s)
         prefill, _ = nonnegative_fit(np.stack([np.ones_like(tokens), tokens], axis=1), linear)
         if tp > 1:
-            alone = self._coefficients(1)
+            alone = self._law(1)
             floor = (alone.a_s / tp, alone.b_s / tp, alone.c_s / tp)
             decode = [max(value, least) for value, least in zip(decode, floor, strict=True)]
-        return StepCoefficients(
+        return EngineLaw(
             a_s=decode[0],
             b_s=decode[1],
             c_s=decode[2],
             prefill_a_s=prefill[0],
             prefill_b_s_per_token=prefill[1],
             prefill_c_s_per_token2=per_pair,
+            kv_tokens=self.kv_tokens(tp),
             fit_error=error,
         )
-
-
-def scaled(coefficients: StepCoefficients, factor: float) -> StepCoefficients:
-    """The same engine, `factor` times as slow throughout (what a running comparison with measurements found)."""
-    return replace(
-        coefficients,
-        a_s=factor * coefficients.a_s,
-        b_s=factor * coefficients.b_s,
-        c_s=factor * coefficients.c_s,
-        prefill_a_s=factor * coefficients.prefill_a_s,
-        prefill_b_s_per_token=factor * coefficients.prefill_b_s_per_token,
-        prefill_c_s_per_token2=factor * coefficients.prefill_c_s_per_token2,
-    )

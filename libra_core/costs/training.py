@@ -13,7 +13,8 @@ from math import ceil, inf
 import numpy as np
 
 from libra_core.costs.facts import DeviceProfile, Fit, ModelFacts
-from libra_core.costs.kernels import Kernels
+from libra_core.costs.kernels import Kernels, grounding_of
+from libra_core.costs.laws import TrainerLaw, TrainEstimate, TrainTimeParts
 from libra_core.costs.layer_times import LayerTimes
 from libra_core.costs.layouts import TrainingLoad, TrainingShape, shape_fit, stage_layers
 from libra_core.costs.memory import GRADIENT_BYTES, OPTIMIZER_BYTES, WEIGHT_BYTES, TrainMemory, stage_parameters, train_memory
@@ -26,52 +27,6 @@ _HIDDEN_SHARE = 0.8
 """Of the data-parallel traffic, at most this much hides behind the last backward pass (overlap_grad_reduce)."""
 _HIDING_SHARE = 0.5
 """Of that backward pass, this much can hide traffic: buckets fill only as it proceeds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainTimeParts:
-    """Seconds of one step on the critical path."""
-
-    forward_backward_s: float
-    """Compute of all micro-batches of the largest stage, recomputation included."""
-    tp_communication_s: float
-    ep_communication_s: float
-    bubble_s: float
-    pp_transfer_s: float
-    dp_exposed_s: float
-    optimizer_s: float
-    logprob_s: float
-    """Forward pass for old log-probs; 0 when the sampler's are used."""
-
-    @property
-    def total_s(self) -> float:
-        return (
-            self.forward_backward_s
-            + self.tp_communication_s
-            + self.ep_communication_s
-            + self.bubble_s
-            + self.pp_transfer_s
-            + self.dp_exposed_s
-            + self.optimizer_s
-            + self.logprob_s
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainEstimate:
-    """What one step of a layout costs."""
-
-    t_train_s: float
-    parts: TrainTimeParts
-    memory: TrainMemory
-    num_micro_batches: int
-    """Per pipeline."""
-    bubble_share: float
-    """(pp-1)/(m+pp-1)."""
-    tp_share: float
-    """Share of `t_train_s` that tp collectives take."""
-    fit: Fit
-    """Divisibility, topology and memory. An infeasible layout never carries a finite time that a planner could rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +66,11 @@ class TrainingCosts:
         self.memory_utilization = memory_utilization
         self._kernels = Kernels(device)
         self._layers = lru_cache(maxsize=None)(lambda tp, ep: LayerTimes(self._kernels, model, tp=tp, ep=ep))
+
+    def law(self, unused: str = "") -> TrainerLaw:
+        """`unused` says why no calibration is in its place."""
+        source = grounding_of(self.device, unused)
+        return TrainerLaw(shape_fit=self.shape_fit, evaluate=self.estimate, source=lambda _shape: source)
 
     def shape_fit(self, shape: TrainingShape) -> Fit:
         """Divisibility and topology alone; the reason is a sentence."""
@@ -260,13 +220,4 @@ def _measured_degree(degree: int) -> int:
     return 1 << (degree - 1).bit_length()
 
 
-_IMPOSSIBLE = TrainTimeParts(
-    forward_backward_s=inf,
-    tp_communication_s=0.0,
-    ep_communication_s=0.0,
-    bubble_s=0.0,
-    pp_transfer_s=0.0,
-    dp_exposed_s=0.0,
-    optimizer_s=0.0,
-    logprob_s=0.0,
-)
+_IMPOSSIBLE = TrainTimeParts(forward_backward_s=inf)

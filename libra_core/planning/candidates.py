@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from libra_core.costs.api import TrainingLoad
-from libra_core.planning.latency import EngineLaw, LatencyCurve, engine_law, latency_curve
+from libra_core.planning.latency import LatencyCurve, LoadedEngine, latency_curve, loaded_engine
 from libra_core.planning.objective import Options, Solution
 from libra_core.planning.placement import most_engines
 from libra_core.planning.problem import PlanningProblem
@@ -34,7 +34,7 @@ def open_bench(problem: PlanningProblem, cuts: Cuts) -> Bench:
         if why:
             cuts.add("engine fits", f"engine tp {tp}", why)
             continue
-        curves[tp] = latency_curve(engine_law(problem.costs.engines, tp, lengths, problem.regime), lengths, problem.regime)
+        curves[tp] = latency_curve(loaded_engine(problem.costs.engines, tp, lengths, problem.regime), lengths, problem.regime)
     load = problem.lengths.training_load(problem.regime.batch, problem.regime.longest_tokens)
     return Bench(problem=problem, load=load, curves=curves)
 
@@ -42,10 +42,9 @@ def open_bench(problem: PlanningProblem, cuts: Cuts) -> Bench:
 def _against_degree(problem: PlanningProblem, tp: int) -> str:
     if problem.cluster.groups_of(tp) == 0:
         return f"no node has {tp} GPUs"
-    fit = problem.costs.engines.fits(tp)
-    if not fit.fits:
-        return fit.reason
-    room = problem.costs.engines.kv_tokens(tp)
+    if why := problem.costs.engines.why_not(tp):
+        return why
+    room = problem.costs.engines[tp].kv_tokens
     longest = problem.regime.longest_tokens
     return f"KV cache of {room:,} tokens, but a trajectory may have {longest:,}" if room < longest else ""
 
@@ -108,7 +107,7 @@ def choices_of(bench: Bench, leaves: Mapping[int, TrainLeaf]) -> list[Choice]:
 
 
 def _side_by_side(bench: Bench, leaf: TrainLeaf, tp: int, engines: int) -> list[Choice]:
-    publication = bench.problem.costs.moving.publication_s(shape_in(bench.problem.train_shape, leaf.layout), {tp: engines})
+    publication = bench.problem.costs.publication_s(shape_in(bench.problem.train_shape, leaf.layout), {tp: engines})
     return [
         Choice(leaf=leaf, tp=tp, engines=engines, streamed=streamed, mode=Mode.ASYNCHRONOUS, publication_s=publication)
         for streamed in bench.problem.regime.streamed
@@ -137,7 +136,7 @@ def candidate_of(bench: Bench, choice: Choice, solution: Solution, row: int) -> 
     """A row of the solution as a plan with its forecast."""
     t_iter = float(solution.forecast_s[row])
     batch, generated = bench.problem.regime.batch, bench.problem.lengths.mean(bench.problem.lengths.generated_tokens)
-    law = bench.curves[choice.tp].law
+    engine = bench.curves[choice.tp].engine
     colocated_s = float(solution.trainer_s[row]) if choice.mode is Mode.COLOCATED else 0.0
     forecast = Forecast(
         t_iter_s=t_iter,
@@ -149,19 +148,18 @@ def candidate_of(bench: Bench, choice: Choice, solution: Solution, row: int) -> 
         publication_s=choice.publication_s,
         engine_batch=float(solution.batch[row]),
         train_bytes_per_gpu=choice.leaf.bytes_per_gpu,
-        rollout_bytes_per_gpu=engine_bytes_per_gpu(bench, law),
+        rollout_bytes_per_gpu=engine_bytes_per_gpu(bench, engine),
     )
     return Candidate(
         mode=choice.mode,
         streamed=choice.streamed,
         plan=choice.plan,
-        slots_per_engine=((choice.tp, law.slots),),
+        slots_per_engine=((choice.tp, engine.slots),),
         forecast=forecast,
     )
 
 
-def engine_bytes_per_gpu(bench: Bench, law: EngineLaw) -> float:
+def engine_bytes_per_gpu(bench: Bench, engine: LoadedEngine) -> float:
     """Weights and the KV cache of the engine, spread over its GPUs."""
     model = bench.problem.model
-    kv = bench.problem.costs.engines.kv_tokens(law.tp) * model.kv_bytes_per_token
-    return (model.weight_bytes + kv) / law.tp
+    return (model.weight_bytes + engine.law.kv_tokens * model.kv_bytes_per_token) / engine.tp

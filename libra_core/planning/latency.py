@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from libra_core.costs.api import StepCoefficients
+from libra_core.costs.api import EngineLaws
 from libra_core.planning.lengths import LengthTable
-from libra_core.planning.problem import EngineCosts, Regime
+from libra_core.planning.problem import Regime
+from libra_core.types.laws import EngineLaw
 
 Floats = NDArray[np.float64]
 
@@ -37,11 +38,11 @@ _SORTED_ROWS = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineLaw:
-    """One degree's coefficients against one length table. Means are over trajectories."""
+class LoadedEngine:
+    """One degree's law against one length table. Means are over trajectories."""
 
     tp: int
-    step: StepCoefficients
+    law: EngineLaw
     generated: float
     context: float
     """Mean context of a decoding sequence."""
@@ -55,27 +56,27 @@ class EngineLaw:
     """Decode batch in the closed loop when every slot is taken."""
 
     def step_s(self, batch: Floats) -> Floats:
-        return self.step.a_s + self.per_sequence_s * batch
+        return self.law.a_s + self.per_sequence_s * batch
 
     @property
     def per_sequence_s(self) -> float:
-        return self.step.b_s + self.step.c_s * self.context
+        return self.law.b_s + self.law.c_s * self.context
 
     @property
     def work_s(self) -> float:
         """Engine seconds that one trajectory costs when every slot is taken."""
-        step_s = self.step.a_s + self.per_sequence_s * self.batch_limit
+        step_s = self.law.a_s + self.per_sequence_s * self.batch_limit
         return self.generated * step_s / self.batch_limit + self.mean_prefill_s
 
     def batch(self, rate: Floats) -> Floats:
         """Decode batch at `rate` trajectories a second, between 1 and the closed loop's."""
         free = 1.0 - rate * (self.mean_prefill_s + self.generated * self.per_sequence_s)
-        open_loop = np.where(free > 1e-3, rate * self.generated * self.step.a_s / np.maximum(free, 1e-3), np.inf)
+        open_loop = np.where(free > 1e-3, rate * self.generated * self.law.a_s / np.maximum(free, 1e-3), np.inf)
         return np.minimum(np.maximum(open_loop, 1.0), max(self.batch_limit, 1.0))
 
     def rate_of_batch(self, batch: Floats) -> Floats:
         busy = self.mean_prefill_s + self.generated * self.per_sequence_s
-        return batch / (self.generated * self.step.a_s + batch * busy)
+        return batch / (self.generated * self.law.a_s + batch * busy)
 
     def stretch(self, rate: Floats) -> Floats:
         """How much the prefills of others slow a trajectory down."""
@@ -90,9 +91,9 @@ class EngineLaw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyCurve:
-    """An engine law with its expected maxima, piecewise linear in the arrival rate."""
+    """A loaded engine with its expected maxima, piecewise linear in the arrival rate."""
 
-    law: EngineLaw
+    engine: LoadedEngine
     rate: Floats
     slowest_of_batch: Floats
     slowest_of_group: Floats
@@ -116,19 +117,19 @@ class LatencyCurve:
         return backlog_s(work_s, self.of_batch(rate), landed)
 
 
-def engine_law(costs: EngineCosts, tp: int, lengths: LengthTable, regime: Regime) -> EngineLaw:
-    """The caller has checked that the engine fits."""
-    step = costs.coefficients(tp)
+def loaded_engine(laws: EngineLaws, tp: int, lengths: LengthTable, regime: Regime) -> LoadedEngine:
+    """The caller has checked that the degree has a law."""
+    law = laws[tp]
     context = lengths.mean_context
     prefill = (
-        step.prefill_a_s * lengths.turns
-        + step.prefill_b_s_per_token * lengths.prefill_tokens
-        + step.prefill_c_s_per_token2 * lengths.prefill_pairs
+        law.prefill_a_s * lengths.turns
+        + law.prefill_b_s_per_token * lengths.prefill_tokens
+        + law.prefill_c_s_per_token2 * lengths.prefill_pairs
     )
-    most = max(min(float(regime.max_num_seqs), _USABLE_KV * costs.kv_tokens(tp) / context), 1.0)
-    law = EngineLaw(
+    most = max(min(float(regime.max_num_seqs), _USABLE_KV * law.kv_tokens / context), 1.0)
+    engine = LoadedEngine(
         tp=tp,
-        step=step,
+        law=law,
         generated=lengths.mean(lengths.generated_tokens),
         context=context,
         prefill=prefill,
@@ -137,14 +138,14 @@ def engine_law(costs: EngineCosts, tp: int, lengths: LengthTable, regime: Regime
         slots=1,
         batch_limit=most,
     )
-    cache = regime.kv_fill * costs.kv_tokens(tp)
+    cache = regime.kv_fill * law.kv_tokens
     for _ in range(_SLOT_PASSES):
-        slots = max(1, min(int(cache / _promised(law, lengths)) + 1, (regime.staleness + 1) * regime.batch))
-        law = replace(law, slots=slots, batch_limit=_closed_loop_batch(replace(law, slots=slots), most))
-    return law
+        slots = max(1, min(int(cache / _promised(engine, lengths)) + 1, (regime.staleness + 1) * regime.batch))
+        engine = replace(engine, slots=slots, batch_limit=_closed_loop_batch(replace(engine, slots=slots), most))
+    return engine
 
 
-def _promised(law: EngineLaw, lengths: LengthTable) -> float:
+def _promised(engine: LoadedEngine, lengths: LengthTable) -> float:
     """Context that the ledger promises to a trajectory on an engine, on average over those it finds there.
 
     It promises the mean of final contexts, or what a trajectory has when that is more, looked at before each turn. A trajectory
@@ -156,22 +157,23 @@ def _promised(law: EngineLaw, lengths: LengthTable) -> float:
     growth = np.maximum(last - prompt, 1e-9)
     beyond = np.clip((last - usual) / growth, 0.0, 1.0)
     promised = np.where(last > usual, (1 - beyond) * usual + beyond * (np.maximum(prompt, usual) + last) / 2, usual)
-    stay_s = np.asarray(law.step_s(np.array(law.batch_limit))).item() * lengths.generated_tokens + law.prefill + lengths.tool_s
+    batch = np.array(engine.batch_limit)
+    stay_s = np.asarray(engine.step_s(batch)).item() * lengths.generated_tokens + engine.prefill + lengths.tool_s
     return lengths.mean(stay_s * promised) / lengths.mean(stay_s)
 
 
-def latency_curve(law: EngineLaw, lengths: LengthTable, regime: Regime) -> LatencyCurve:
+def latency_curve(engine: LoadedEngine, lengths: LengthTable, regime: Regime) -> LatencyCurve:
     """Tabulate the expected slowest of a batch and of a group over every arrival rate that can occur."""
-    batches = np.geomspace(_LEAST_BATCH, max(law.batch_limit, 2 * _LEAST_BATCH), _GRID_BELOW)
-    below = law.rate_of_batch(batches)
-    saturated = (1.0 - _LEAST_FREE_SHARE) / max(law.mean_prefill_s, 1e-9)
+    batches = np.geomspace(_LEAST_BATCH, max(engine.batch_limit, 2 * _LEAST_BATCH), _GRID_BELOW)
+    below = engine.rate_of_batch(batches)
+    saturated = (1.0 - _LEAST_FREE_SHARE) / max(engine.mean_prefill_s, 1e-9)
     above = np.geomspace(below[-1], max(saturated, below[-1] * 1.001), _GRID_ABOVE + 1)[1:]
-    one = law.rate_of_batch(np.array([1.0]))
+    one = engine.rate_of_batch(np.array([1.0]))
     rate = np.unique(np.concatenate([[0.0], below, one, above]))
-    spread = [Latencies.of(law.latencies(rate[row : row + 1], lengths)[0], lengths.weight) for row in range(rate.size)]
+    spread = [Latencies.of(engine.latencies(rate[row : row + 1], lengths)[0], lengths.weight) for row in range(rate.size)]
     groups = [latencies.largest(regime.group_size) for latencies in spread]
     return LatencyCurve(
-        law=law,
+        engine=engine,
         rate=rate,
         slowest_of_batch=np.array([latencies.largest(regime.batch).mean for latencies in spread]),
         slowest_of_group=np.array([group.mean for group in groups]),
@@ -252,12 +254,12 @@ def _beyond(weight: Floats) -> Floats:
     return np.append(beyond[1:], 0.0)
 
 
-def _closed_loop_batch(law: EngineLaw, most: float) -> float:
+def _closed_loop_batch(engine: LoadedEngine, most: float) -> float:
     """The decode batch at which decoding, waiting for others' prefills and tools together take every slot."""
     low, high = _LEAST_BATCH, most
     for _ in range(50):
         batch = (low + high) / 2
-        decode = law.generated * (law.step.a_s + law.per_sequence_s * batch) + law.mean_prefill_s * batch
-        taken = batch * (decode + law.mean_prefill_s + law.mean_tool_s) / decode
-        low, high = (low, batch) if taken > law.slots else (batch, high)
+        decode = engine.generated * (engine.law.a_s + engine.per_sequence_s * batch) + engine.mean_prefill_s * batch
+        taken = batch * (decode + engine.mean_prefill_s + engine.mean_tool_s) / decode
+        low, high = (low, batch) if taken > engine.slots else (batch, high)
     return low

@@ -65,7 +65,9 @@ def problem_of(config: LibraConfig, records: Sequence[LengthRecord], costs: RunC
         ),
         regime=regime_of(config),
         lengths=length_table(records, half_life_steps=config.planner.half_life_steps),
-        costs=Costs(engines=costs.engines, trainer=costs.trainer, moving=TransitionCosts(costs.device, model)),
+        costs=Costs(
+            engines=costs.engines, trainer=costs.trainer, publication_s=TransitionCosts(costs.device, model).publication_s
+        ),
         rollout_degrees=degrees,
         train_degrees=degrees,
         train_shape=costs.shape,

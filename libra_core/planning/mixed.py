@@ -5,19 +5,20 @@ the longest ones, so the iteration time is computed on the distribution of laten
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from libra_core.costs.api import EngineLimits, RequestTable, StepCoefficients
+from libra_core.costs.api import EngineLaws, EngineLimits, RequestTable
 from libra_core.planning.confusion import RouterSkill
-from libra_core.planning.latency import EngineLaw, Latencies, backlog_s, engine_law
+from libra_core.planning.latency import Latencies, LoadedEngine, backlog_s, loaded_engine
 from libra_core.planning.lengths import LengthTable
 from libra_core.planning.objective import BIAS, Paces, Slowest, combine
-from libra_core.planning.problem import EngineCosts, Regime
+from libra_core.planning.problem import Regime
 from libra_core.planning.rollout_partition import IntervalCost, Partition
 from libra_core.types.forecast import Terms
+from libra_core.types.laws import EngineLaw
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -35,7 +36,7 @@ class FleetClass:
     share: float
     """Of all trajectories."""
     lengths: LengthTable
-    law: EngineLaw
+    engine: LoadedEngine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,22 +57,22 @@ def planning_requests(lengths: LengthTable, regime: Regime) -> LengthTable:
     return lengths.resampled(min(regime.batch, _MOST_REQUESTS))
 
 
-def interval_cost(costs: EngineCosts, requests: LengthTable, regime: Regime) -> IntervalCost:
+def interval_cost(laws: EngineLaws, requests: LengthTable, regime: Regime) -> IntervalCost:
     """Makespans of intervals of `planning_requests`, each request counted as often as it stands for."""
     table = RequestTable(requests.prompt_tokens, requests.generated_tokens, requests.tool_tokens, requests.tool_s, requests.turns)
     times = regime.batch / len(requests)
 
     def cost(tp: int, first: Ints, last: Ints) -> Floats:
         limits = EngineLimits(
-            kv_tokens=regime.kv_fill * costs.kv_tokens(tp) / times, max_num_seqs=max(1, int(regime.max_num_seqs / times))
+            kv_tokens=regime.kv_fill * laws[tp].kv_tokens / times, max_num_seqs=max(1, int(regime.max_num_seqs / times))
         )
-        return table.makespans_s(first, last, _repeated(costs.coefficients(tp), times), limits)
+        return table.makespans_s(first, last, _repeated(laws[tp], times), limits)
 
     return cost
 
 
 def fleet_classes(
-    partition: Partition, lengths: LengthTable, costs: EngineCosts, regime: Regime, router: RouterSkill
+    partition: Partition, lengths: LengthTable, laws: EngineLaws, regime: Regime, router: RouterSkill
 ) -> tuple[FleetClass, ...]:
     """One class a degree, shortest trajectories first, each with what the router sends it of the whole history `lengths`."""
     right: dict[int, Floats] = {}
@@ -88,15 +89,15 @@ def fleet_classes(
             continue
         sent = lengths.weighted(weight / total)
         engines = sum(share.tp == tp for share in partition.shares)
-        law = engine_law(costs, tp, sent, regime)
-        classes.append(FleetClass(tp=tp, engines=engines, share=total, lengths=sent, law=law))
+        engine = loaded_engine(laws, tp, sent, regime)
+        classes.append(FleetClass(tp=tp, engines=engines, share=total, lengths=sent, engine=engine))
     return tuple(classes)
 
 
 def solve_mixed(classes: Sequence[FleetClass], pace: Paces, regime: Regime) -> MixedSolution:
     """The fixed point of one mixed, asynchronous candidate; `pace` has one row."""
     publication, train = float(pace.publication_s[0]), float(pace.train_s[0])
-    fleet = max(regime.batch * item.share / item.engines * item.law.work_s for item in classes) + publication
+    fleet = max(regime.batch * item.share / item.engines * item.engine.work_s for item in classes) + publication
     trainer = train + float(pace.waits_s[0])
     floor = max(fleet, trainer / BIAS)
     if regime.staleness == 0:
@@ -114,7 +115,7 @@ def solve_mixed(classes: Sequence[FleetClass], pace: Paces, regime: Regime) -> M
         train_s=train,
         terms=Terms(trainer_s=trainer, fleet_s=BIAS * fleet, slowest_s=BIAS * found.slowest_s, group_s=BIAS * found.group_s),
         latency_s=found.latency_s,
-        batch=float(last.law.batch(_rate(last, regime, window))[0]),
+        batch=float(last.engine.batch(_rate(last, regime, window))[0]),
     )
 
 
@@ -148,7 +149,7 @@ def _judged(classes: Sequence[FleetClass], pace: Paces, regime: Regime, windows:
 
 
 def _latencies(classes: Sequence[FleetClass], regime: Regime, window_s: float) -> Latencies:
-    values = [item.law.latencies(_rate(item, regime, window_s), item.lengths)[0] for item in classes]
+    values = [item.engine.latencies(_rate(item, regime, window_s), item.lengths)[0] for item in classes]
     return Latencies.of(np.concatenate(values), np.concatenate([item.lengths.weight * item.share for item in classes]))
 
 
@@ -185,13 +186,6 @@ def _rate(item: FleetClass, regime: Regime, window_s: float) -> Floats:
     return np.array([regime.batch * item.share / item.engines / window_s])
 
 
-def _repeated(step: StepCoefficients, times: float) -> StepCoefficients:
+def _repeated(law: EngineLaw, times: float) -> EngineLaw:
     """Each request stands for `times`: what is paid per sequence or token is paid so often, a step's own cost once."""
-    return StepCoefficients(
-        a_s=step.a_s,
-        b_s=step.b_s * times,
-        c_s=step.c_s * times,
-        prefill_a_s=step.prefill_a_s * times,
-        prefill_b_s_per_token=step.prefill_b_s_per_token * times,
-        prefill_c_s_per_token2=step.prefill_c_s_per_token2 * times,
-    )
+    return replace(law.scaled(times), a_s=law.a_s)

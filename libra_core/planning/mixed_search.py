@@ -80,12 +80,12 @@ def _candidate(
         publication_s=split.publication_s,
         engine_batch=solution.batch,
         train_bytes_per_gpu=split.leaf.bytes_per_gpu,
-        rollout_bytes_per_gpu=max(engine_bytes_per_gpu(bench, item.law) for item in classes),
+        rollout_bytes_per_gpu=max(engine_bytes_per_gpu(bench, item.engine) for item in classes),
     )
     return Candidate(
         mode=split.mode,
         streamed=split.streamed,
         plan=Plan(train=split.leaf.layout, rollout=RolloutLayout(engines=tuple(sorted(counts.items())))),
-        slots_per_engine=tuple(sorted((item.tp, item.law.slots) for item in classes)),
+        slots_per_engine=tuple(sorted((item.tp, item.engine.slots) for item in classes)),
         forecast=forecast,
     )

@@ -172,7 +172,7 @@ def solve(options: Options, curves: Mapping[int, LatencyCurve], regime: Regime) 
         slowest, group, latency = _latency_terms(options, curves, regime, pace, _rates(options, regime, pace, t_iter))
     batch = np.zeros(len(options))
     for tp, rows in _by_degree(options):
-        batch[rows] = curves[tp].law.batch(rate[rows])
+        batch[rows] = curves[tp].engine.batch(rate[rows])
     return Solution(
         t_iter_s=t_iter,
         train_s=pace.train_s,
@@ -253,7 +253,7 @@ def group_term(mean_s: Floats, spread_s: Floats, staleness: int) -> Floats:
 def _fleet_s(options: Options, curves: Mapping[int, LatencyCurve], regime: Regime) -> Floats:
     work = np.zeros(len(options))
     for tp, rows in _by_degree(options):
-        work[rows] = curves[tp].law.work_s
+        work[rows] = curves[tp].engine.work_s
     return regime.batch / options.engines * work
 
 

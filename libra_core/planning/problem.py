@@ -1,36 +1,14 @@
 """What the planner is asked: cluster, regime of the run, lengths, costs."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from libra_core.costs.api import Fit, StepCoefficients, TrainEstimate, TrainingLoad, TrainingShape
+from libra_core.costs.api import EngineLaws, TrainerLaw, TrainingShape
 from libra_core.planning.confusion import RouterSkill
 from libra_core.planning.lengths import LengthTable
 from libra_core.planning.runnable import Sessions
 from libra_core.types.forecast import Mode
 from libra_core.types.plan import Plan
-
-
-class EngineCosts(Protocol):
-    """`RolloutCosts`, or a simple law in tests."""
-
-    def coefficients(self, tp: int) -> StepCoefficients: ...
-    def kv_tokens(self, tp: int, utilization: float | None = None) -> int: ...
-    def fits(self, tp: int) -> Fit: ...
-
-
-class TrainerCosts(Protocol):
-    """`TrainingCosts`, or a simple law in tests."""
-
-    def shape_fit(self, shape: TrainingShape) -> Fit: ...
-    def estimate(self, shape: TrainingShape, load: TrainingLoad) -> TrainEstimate: ...
-
-
-class MovingCosts(Protocol):
-    """`TransitionCosts`, or a constant in tests."""
-
-    def publication_s(self, train: TrainingShape, engines: Mapping[int, int]) -> float: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +70,12 @@ class Regime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """The three evaluators."""
+    """What the planner reckons with, whoever measured or summed it."""
 
-    engines: EngineCosts
-    trainer: TrainerCosts
-    moving: MovingCosts
+    engines: EngineLaws
+    trainer: TrainerLaw
+    publication_s: Callable[[TrainingShape, Mapping[int, int]], float]
+    """New weights from the trainer to `{tp: number of engines}`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

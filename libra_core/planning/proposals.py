@@ -121,7 +121,7 @@ def forecast_as(bench: Bench, plan: Plan, *, mode: Mode, streamed: bool) -> Cand
         engines=engines,
         streamed=streamed,
         mode=mode,
-        publication_s=bench.problem.costs.moving.publication_s(shape, {tp: engines}),
+        publication_s=bench.problem.costs.publication_s(shape, {tp: engines}),
     )
     solved = candidate_of(bench, choice, solve(options_of([choice]), bench.curves, bench.problem.regime), 0)
     return replace(solved, plan=plan)

@@ -4,28 +4,26 @@ Reads the profile that `planner.profile` names, and the versions of the installe
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from libra_core.config import LibraConfig
 from libra_core.costs.api import (
-    CalibratedEngines,
-    CalibratedTrainer,
     DeviceProfile,
-    Fit,
+    EngineLaws,
     MeasuredProfile,
     ModelFacts,
     RolloutCosts,
-    StepCoefficients,
+    TrainerLaw,
     TrainingCosts,
     TrainingShape,
+    calibrated_engines,
+    calibrated_trainer,
     load_device,
     read_measured,
     require_software,
 )
-from libra_core.errors import ConfigError
-from libra_core.planning.problem import EngineCosts, TrainerCosts
 from libra_core.planning.training_tree import shape_in
 from libra_core.types.plan import Plan
 
@@ -33,58 +31,30 @@ _CPU_DEVICE = "cpu_host"
 _VALUE_BYTES = {"float32": 4.0, "bfloat16": 2.0}
 
 
-@dataclass(frozen=True, slots=True)
-class FixedCache:
-    """Engines whose cache is configured in bytes per process instead of filling the memory, as on the CPU backend."""
-
-    engines: EngineCosts
-    tokens_per_rank: float
-
-    def coefficients(self, tp: int) -> StepCoefficients:
-        return self.engines.coefficients(tp)
-
-    def fits(self, tp: int) -> Fit:
-        return self.engines.fits(tp)
-
-    def kv_tokens(self, tp: int, utilization: float | None = None) -> int:
-        del utilization
-        return int(tp * self.tokens_per_rank)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCosts:
-    """Engines and trainer of one configuration and model, and where their numbers come from."""
+    """Engines and trainer of one configuration and model."""
 
     device: DeviceProfile
-    engines: EngineCosts
-    trainer: TrainerCosts
-    calibrated_engines: CalibratedEngines | None
-    """None: the kernels' sums."""
-    calibrated_trainer: CalibratedTrainer | None
+    engines: EngineLaws
+    trainer: TrainerLaw
     shape: TrainingShape
     """What a training layout of this configuration has besides its degrees."""
+    uses_profile: bool = False
+    """Whether any of it was measured on this host."""
     unused: str = ""
     """Why the profile that was named is not used."""
 
-    @property
-    def uses_profile(self) -> bool:
-        return self.calibrated_engines is not None or self.calibrated_trainer is not None
-
     def engine_grounding(self, plan: Plan) -> str:
-        """One sentence on the engines' coefficients."""
-        if self.calibrated_engines is None:
-            return self._kernels()
-        return "; ".join(self.calibrated_engines.grounding(tp) for tp, _ in plan.rollout.engines)
+        """One sentence on where the engines' laws come from."""
+        engines = [
+            self.engines.of[tp].source if tp in self.engines.of else self.engines.why_not(tp) for tp, _ in plan.rollout.engines
+        ]
+        return "; ".join(dict.fromkeys(engines))
 
     def trainer_grounding(self, plan: Plan) -> str:
-        """One sentence on the trainer's times."""
-        if self.calibrated_trainer is None:
-            return self._kernels()
-        return self.calibrated_trainer.grounding(shape_in(self.shape, plan.train))
-
-    def _kernels(self) -> str:
-        because = f"; {self.unused}" if self.unused else ""
-        return f"kernels of {self.device.name}, {self.device.grounding}{because}"
+        """One sentence on where the trainer's times come from."""
+        return self.trainer.source(shape_in(self.shape, plan.train))
 
 
 def run_costs(config: LibraConfig, model: ModelFacts) -> RunCosts:
@@ -109,48 +79,39 @@ def device_of(config: LibraConfig) -> str:
 
 def engine_degrees(costs: RunCosts, most: int) -> tuple[int, ...]:
     """Powers of two up to `most` GPUs that divide the model, fit the device and have a law, ascending."""
-    powers = (2**exponent for exponent in range(most.bit_length()))
-    return tuple(tp for tp in powers if costs.engines.fits(tp).fits and _has_law(costs.engines, tp))
-
-
-def _has_law(engines: EngineCosts, tp: int) -> bool:
-    try:
-        engines.coefficients(tp)
-    except ConfigError:
-        return False
-    return True
+    return tuple(tp for tp in (2**exponent for exponent in range(most.bit_length())) if tp in costs.engines.of)
 
 
 def _costs(
     config: LibraConfig, model: ModelFacts, device: DeviceProfile, profile: MeasuredProfile | None, unused: str
 ) -> RunCosts:
-    kernels = RolloutCosts(device, model, utilization=config.rollout.gpu_memory_utilization)
-    is_cpu = config.backend.kind == "cpu"
-    trainer = TrainingCosts(
+    is_cpu, unused = config.backend.kind == "cpu", unused or ("the profile holds no such measurement" if profile else "")
+    rollout = RolloutCosts(device, model, utilization=config.rollout.gpu_memory_utilization)
+    training = TrainingCosts(
         device,
         model,
         node_size=device.gpus_per_node if is_cpu else config.planner.gpus_per_node,
         logprob_pass=config.training.loss.old_logprobs == "recompute",
     )
-    calibrated = CalibratedEngines(profile, kernels) if profile and profile.engines else None
-    calibrated_trainer = CalibratedTrainer(profile, trainer) if profile and profile.trainers else None
-    engines: EngineCosts = calibrated or kernels
-    if is_cpu:
+    powers = (2**exponent for exponent in range(config.planner.gpus_per_node.bit_length()))
+    degrees = {*powers, *(group.tp for group in config.rollout.engines)}
+    engines = calibrated_engines(profile, rollout, degrees) if profile and profile.engines else rollout.laws(degrees, unused)
+    if is_cpu:  # a cache is so many bytes a process instead of what the memory leaves
         bytes_per_token = model.kv_bytes_per_token / model.kv_bytes_per_value * _VALUE_BYTES[config.model.dtype]
-        engines = FixedCache(engines, config.rollout.kv_cache_mib * 2**20 / bytes_per_token)
+        per_rank = config.rollout.kv_cache_mib * 2**20 / bytes_per_token
+        engines = engines.mapped(lambda tp, law: replace(law, kv_tokens=int(tp * per_rank)))
     layout = config.training.layout
     return RunCosts(
         device=device,
         engines=engines,
-        trainer=calibrated_trainer or trainer,
-        calibrated_engines=calibrated,
-        calibrated_trainer=calibrated_trainer,
+        trainer=calibrated_trainer(profile, training) if profile and profile.trainers else training.law(unused),
         shape=TrainingShape(
             recompute=layout.recompute,
             distributed_optimizer=layout.distributed_optimizer,
             sequence_parallel=layout.sequence_parallel or (layout.tp == 1 and not is_cpu),  # tp 1 cannot ask for it
         ),
-        unused=unused or ("the profile holds no such measurement" if profile else ""),
+        uses_profile=bool(profile and (profile.engines or profile.trainers)),
+        unused=unused,
     )
 
 

@@ -13,44 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from libra_core.costs.api import EngineLimits, RequestTable, StepCoefficients, TrainingLoad, TrainingShape
+from libra_core.costs.api import EngineLimits, RequestTable, TrainerLaw, TrainingLoad, TrainingShape
 from libra_core.errors import CheckpointError
-from libra_core.planning.problem import TrainerCosts
 from libra_core.types.forecast import ForecastCheck, StepForecast
+from libra_core.types.laws import EngineLaw
 from libra_core.types.reports import IterationReport, RolloutReport, UpdateReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineOfRun:
-    """Law and limits of the engines of one degree."""
-
-    coefficients: StepCoefficients
-    limits: EngineLimits
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetLaw:
-    """The active plan's engines."""
-
-    engines: tuple[EngineOfRun, ...]
-    """One entry a degree."""
-    num_engines: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerLaw:
-    """The active plan's trainer."""
-
-    costs: TrainerCosts
-    shape: TrainingShape
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunLaws:
-    """None: no law is known."""
+    """Of the active plan; no engines or no trainer where no law is known."""
 
-    fleet: FleetLaw | None = None
+    engines: tuple[tuple[EngineLaw, EngineLimits], ...] = ()
+    """One entry a degree."""
+    num_engines: int = 0
     trainer: TrainerLaw | None = None
+    shape: TrainingShape = field(default_factory=TrainingShape)
     grounding: tuple[str, ...] = ()
     """Sentences on where the laws come from."""
 
@@ -133,9 +111,9 @@ class RecentMean:
         return found
 
 
-def forecast_rollout_s(law: FleetLaw, batch: GeneratedBatch) -> float:
+def forecast_rollout_s(laws: RunLaws, batch: GeneratedBatch) -> float:
     """Until the slowest engine has finished its even share of the batch; infinite when a trajectory exceeds its KV cache."""
-    count = max(1, math.ceil(batch.trajectories / law.num_engines))
+    count = max(1, math.ceil(batch.trajectories / laws.num_engines))
     each = 1.0 / max(batch.trajectories, 1.0)
     longest = batch.longest_generated_tokens
     others = (batch.generated_tokens * each * count - longest) / (count - 1) if count > 1 else longest
@@ -150,10 +128,10 @@ def forecast_rollout_s(law: FleetLaw, batch: GeneratedBatch) -> float:
         tool_s,
         np.full(count, batch.turns * each),
     )
-    return max(table.makespan_s(0, count - 1, engine.coefficients, engine.limits) for engine in law.engines)
+    return max(table.makespan_s(0, count - 1, law, limits) for law, limits in laws.engines)
 
 
-def forecast_train_s(law: TrainerLaw, batch: TrainedBatch) -> float:
+def forecast_train_s(law: TrainerLaw, shape: TrainingShape, batch: TrainedBatch) -> float:
     """One step with micro-batches as full as they were: a streamed step packs each share of groups for itself."""
     filled = math.ceil(batch.tokens / max(batch.micro_batches, 1.0))
     load = TrainingLoad(
@@ -162,8 +140,7 @@ def forecast_train_s(law: TrainerLaw, batch: TrainedBatch) -> float:
         squared_tokens=batch.squared_tokens,
         longest_tokens=batch.longest_tokens,
     )
-    shape = replace(law.shape, micro_batch_tokens=max(1, filled))
-    return law.costs.estimate(shape, load).parts.total_s
+    return law.estimate(replace(shape, micro_batch_tokens=max(1, filled)), load).parts.total_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,12 +198,14 @@ class RunForecaster:
 
     def forecast(self, step: int) -> StepForecast:
         """From the iterations so far."""
-        fleet, trainer = self._laws.fleet, self._laws.trainer
+        laws = self._laws
         generated, trained = self.history.generated.mean, self.history.trained.mean
         has_batch = bool(generated) and step <= self._last_full_step
         return StepForecast(
-            t_train_s=forecast_train_s(trainer, TrainedBatch(**trained)) if trainer and trained else math.nan,
-            t_rollout_s=forecast_rollout_s(fleet, GeneratedBatch(**generated)) if fleet and has_batch else math.nan,
+            t_train_s=forecast_train_s(laws.trainer, laws.shape, TrainedBatch(**trained))
+            if laws.trainer and trained
+            else math.nan,
+            t_rollout_s=forecast_rollout_s(laws, GeneratedBatch(**generated)) if laws.engines and has_batch else math.nan,
         )
 
     def _learnt(self, report: IterationReport, forecast: StepForecast) -> ForecastHistory:

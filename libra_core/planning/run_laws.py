@@ -7,8 +7,9 @@ from libra_core.config import LibraConfig
 from libra_core.costs.api import EngineLimits, ModelFacts, load_model
 from libra_core.errors import ConfigError
 from libra_core.planning.run_costs import RunCosts, kernel_costs, run_costs
-from libra_core.planning.run_forecast import EngineOfRun, FleetLaw, RunLaws, TrainerLaw
+from libra_core.planning.run_forecast import RunLaws
 from libra_core.planning.training_tree import shape_in
+from libra_core.types.laws import EngineLaw
 from libra_core.types.plan import Plan
 
 
@@ -17,24 +18,24 @@ def load_run_laws(config: LibraConfig, plan: Plan, model_folder: str) -> tuple[R
 
     A profile that cannot be used costs its accuracy, never a law: `RunLaws.grounding` says which costs are meant.
     """
-    missing: list[str] = []
-    fleet: FleetLaw | None = None
-    trainer: TrainerLaw | None = None
     try:
-        model = load_model(model_folder)
-        costs = run_costs_or_kernels(config, model)
+        costs = run_costs_or_kernels(config, load_model(model_folder))
     except ConfigError as error:
         return RunLaws(), [str(error)]
-    try:
-        fleet = _fleet_law(config, plan, costs)
-    except ConfigError as error:
-        missing.append(f"no T_rollout: {error}")
-    try:
-        trainer = _trainer_law(config, plan, costs)
-    except ConfigError as error:
-        missing.append(f"no T_train: {error}")
-    grounding = (f"engines: {costs.engine_grounding(plan)}", f"trainer: {costs.trainer_grounding(plan)}")
-    return RunLaws(fleet=fleet, trainer=trainer, grounding=grounding), missing
+    missing = [f"no T_rollout: {why}" for tp, _ in plan.rollout.engines if (why := costs.engines.why_not(tp))]
+    engines = () if missing else tuple(_engine(config, costs, tp) for tp, _ in plan.rollout.engines)
+    shape = replace(shape_in(costs.shape, plan.train), micro_batch_tokens=config.training.micro_batch_tokens)
+    fit = costs.trainer.shape_fit(shape)
+    if not fit.fits:
+        missing.append(f"no T_train: {fit.reason}")
+    laws = RunLaws(
+        engines=engines,
+        num_engines=plan.rollout.num_engines,
+        trainer=costs.trainer if fit.fits else None,
+        shape=shape,
+        grounding=(f"engines: {costs.engine_grounding(plan)}", f"trainer: {costs.trainer_grounding(plan)}"),
+    )
+    return laws, missing
 
 
 def run_costs_or_kernels(config: LibraConfig, model: ModelFacts) -> RunCosts:
@@ -45,21 +46,10 @@ def run_costs_or_kernels(config: LibraConfig, model: ModelFacts) -> RunCosts:
         return kernel_costs(config, model, str(error))
 
 
-def _fleet_law(config: LibraConfig, plan: Plan, costs: RunCosts) -> FleetLaw:
-    engines = [_engine(config, costs, tp) for tp, _ in plan.rollout.engines]
-    return FleetLaw(engines=tuple(engines), num_engines=plan.rollout.num_engines)
-
-
-def _engine(config: LibraConfig, costs: RunCosts, tp: int) -> EngineOfRun:
-    capacity = float(costs.engines.kv_tokens(tp))
+def _engine(config: LibraConfig, costs: RunCosts, tp: int) -> tuple[EngineLaw, EngineLimits]:
+    law = costs.engines[tp]
     fill = 1.0 if config.rollout.kv_fill is None else config.rollout.kv_fill
-    limits = EngineLimits(kv_tokens=fill * capacity, max_num_seqs=config.rollout.max_num_seqs, kv_capacity=capacity)
-    return EngineOfRun(coefficients=costs.engines.coefficients(tp), limits=limits)
-
-
-def _trainer_law(config: LibraConfig, plan: Plan, costs: RunCosts) -> TrainerLaw:
-    shape = replace(shape_in(costs.shape, plan.train), micro_batch_tokens=config.training.micro_batch_tokens)
-    fit = costs.trainer.shape_fit(shape)
-    if not fit.fits:
-        raise ConfigError(fit.reason)
-    return TrainerLaw(costs=costs.trainer, shape=shape)
+    limits = EngineLimits(
+        kv_tokens=fill * law.kv_tokens, max_num_seqs=config.rollout.max_num_seqs, kv_capacity=float(law.kv_tokens)
+    )
+    return law, limits

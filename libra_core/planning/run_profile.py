@@ -13,20 +13,20 @@ from dataclasses import dataclass, replace
 
 from libra_core.config import LibraConfig
 from libra_core.costs.api import (
-    Fit,
-    StepCoefficients,
+    EngineLaws,
+    TrainerLaw,
     TrainEstimate,
     TrainingLoad,
     TrainingShape,
     TrainTimeParts,
-    scaled,
 )
 from libra_core.errors import ConfigError
 from libra_core.planning.lengths import LengthTable, length_table
 from libra_core.planning.loading import regime_of
-from libra_core.planning.problem import Cluster, Costs, EngineCosts, ModelShape, PlanningProblem, TrainerCosts
+from libra_core.planning.problem import Cluster, Costs, ModelShape, PlanningProblem
 from libra_core.planning.run_costs import RunCosts
 from libra_core.planning.run_forecast import RecentMean
+from libra_core.types.laws import EngineLaw
 from libra_core.types.lengths import LengthRecord
 from libra_core.types.plan import Plan
 from libra_core.types.profile import RunProfile
@@ -36,7 +36,7 @@ from libra_core.types.reports import IterationReport
 class RunMeter:
     """Recency-weighted means over iterations. Pure but for its own sums."""
 
-    def __init__(self, engines: EngineCosts, plan: Plan, *, half_life_steps: float) -> None:
+    def __init__(self, engines: EngineLaws, plan: Plan, *, half_life_steps: float) -> None:
         self._engines = engines
         self._tp = plan.rollout.engines[0][0]
         self._core_replicas = plan.train.dp
@@ -114,7 +114,7 @@ class RunMeter:
         if work is None or not work.steps or not rollout.trajectories:
             return
         context = (rollout.prompt_tokens + 0.5 * (rollout.generated_tokens + rollout.tool_tokens)) / rollout.trajectories
-        law = self._engines.coefficients(self._tp)
+        law = self._engines[self._tp]
         told_s = work.steps * law.step_s(work.batch, work.batch * context)
         turns, computed = rollout.mean_turns * rollout.trajectories, rollout.context_tokens - rollout.cached_tokens
         told_prefill_s = turns * law.prefill_a_s + computed * law.prefill_b_s_per_token
@@ -127,66 +127,34 @@ class RunMeter:
         self._newest_tp = self._tp
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredTrainer:
+def measured_trainer(evaluated: TrainerLaw, profile: RunProfile) -> TrainerLaw:
     """Work in proportion to tokens, shared by the replicas, and what comes once a step; memory and fit as evaluated.
 
     What lies between two steps counts as the trainer's: it can take no group meanwhile.
     """
 
-    evaluated: TrainerCosts
-    profile: RunProfile
-
-    def shape_fit(self, shape: TrainingShape) -> Fit:
-        return self.evaluated.shape_fit(shape)
-
-    def estimate(self, shape: TrainingShape, load: TrainingLoad) -> TrainEstimate:
-        per_token = self.profile.train_s_per_token_of.get(shape.dp, self.profile.train_s_per_token)
-        work_s = per_token * load.tokens / shape.dp
+    def evaluate(shape: TrainingShape, load: TrainingLoad) -> TrainEstimate:
+        per_token = profile.train_s_per_token_of.get(shape.dp, profile.train_s_per_token)
         parts = TrainTimeParts(
-            forward_backward_s=work_s,
-            tp_communication_s=0.0,
-            ep_communication_s=0.0,
-            bubble_s=0.0,
-            pp_transfer_s=0.0,
-            dp_exposed_s=0.0,
-            optimizer_s=self.profile.train_fixed_s + self.profile.between_s,
-            logprob_s=0.0,
+            forward_backward_s=per_token * load.tokens / shape.dp, optimizer_s=profile.train_fixed_s + profile.between_s
         )
-        return replace(self.evaluated.estimate(shape, load), t_train_s=parts.total_s, parts=parts)
+        return replace(evaluated.estimate(shape, load), t_train_s=parts.total_s, parts=parts)
+
+    return TrainerLaw(shape_fit=evaluated.shape_fit, evaluate=evaluate)
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredEngines:
-    """The engines' law times what their decode steps took over it; a cache that is promised in final contexts."""
+def measured_engines(laws: EngineLaws, profile: RunProfile, promised_over_mean: float) -> EngineLaws:
+    """The laws times what decode steps and prefills took over them; a cache that is promised in final contexts.
 
-    evaluated: EngineCosts
-    profile: RunProfile
-    promised_over_mean: float
-    """Final context of a trajectory over the mean one while it decodes: the coordinator promises the final one."""
+    `promised_over_mean`: final context of a trajectory, which is promised, over the mean one while it decodes.
+    """
 
-    def coefficients(self, tp: int) -> StepCoefficients:
-        law, profile = self.evaluated.coefficients(tp), self.profile
-        decode = scaled(law, profile.decode_ratio_of.get(tp, profile.decode_ratio))
-        prefill = scaled(law, profile.prefill_ratio_of.get(tp, profile.prefill_ratio))
-        return replace(decode, **{name: getattr(prefill, name) for name in StepCoefficients.__slots__ if "prefill" in name})
+    def measured(tp: int, law: EngineLaw) -> EngineLaw:
+        decode = profile.decode_ratio_of.get(tp, profile.decode_ratio)
+        prefill = profile.prefill_ratio_of.get(tp, profile.prefill_ratio)
+        return replace(law.scaled(decode, prefill), kv_tokens=int(law.kv_tokens / promised_over_mean))
 
-    def kv_tokens(self, tp: int, utilization: float | None = None) -> int:
-        return int(self.evaluated.kv_tokens(tp, utilization) / self.promised_over_mean)
-
-    def fits(self, tp: int) -> Fit:
-        return self.evaluated.fits(tp)
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredPublication:
-    """As the run's own took."""
-
-    seconds: float
-
-    def publication_s(self, train: TrainingShape, engines: object) -> float:
-        del train, engines
-        return self.seconds
+    return laws.mapped(measured)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,9 +182,9 @@ def problem_of_run(
         regime=replace(regime_of(config), streamed_loss=1.0, trainer_waits=0.0),
         lengths=lengths,
         costs=Costs(
-            engines=MeasuredEngines(side.costs.engines, profile, promised_over_mean(lengths)),
-            trainer=MeasuredTrainer(side.costs.trainer, profile),
-            moving=MeasuredPublication(profile.publication_s),
+            engines=measured_engines(side.costs.engines, profile, promised_over_mean(lengths)),
+            trainer=measured_trainer(side.costs.trainer, profile),
+            publication_s=lambda _train, _engines: profile.publication_s,
         ),
         rollout_degrees=degrees,
         train_degrees=(plan.train.tp,),

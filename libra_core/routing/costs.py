@@ -8,6 +8,7 @@ from typing import Protocol
 
 from libra_core.errors import ConfigError
 from libra_core.routing.buckets import Buckets
+from libra_core.types.laws import EngineLaw
 
 
 class RoutingCosts(Protocol):
@@ -77,31 +78,14 @@ class CostTable:
 
 _LOADED_BATCH = 32
 _LOADED_CONTEXT = 8192.0
+"""Of each sequence."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineLaw:
-    """Step and prefill of one degree: `a + b·batch + c·context tokens`, and seconds per prefilled token."""
-
-    a_s: float
-    b_s: float
-    c_s: float
-    prefill_s_per_token: float
-
-    def step_s(self, batch: float = _LOADED_BATCH, context_tokens: float = _LOADED_CONTEXT) -> float:
-        """With that many sequences of that context each."""
-        return self.a_s + batch * (self.b_s + self.c_s * context_tokens)
-
-    def growth(self, context_tokens: float = _LOADED_CONTEXT) -> float:
-        """What a sequence of that context adds to a step, relative to the empty engine's."""
-        return (self.b_s + self.c_s * context_tokens) / self.a_s
-
-
-A800_14B: dict[int, EngineLaw] = {
-    1: EngineLaw(a_s=21.0e-3, b_s=41e-6, c_s=0.112e-6, prefill_s_per_token=140e-6),
-    2: EngineLaw(a_s=12.4e-3, b_s=47e-6, c_s=0.056e-6, prefill_s_per_token=91e-6),
-    4: EngineLaw(a_s=7.8e-3, b_s=44e-6, c_s=0.029e-6, prefill_s_per_token=64e-6),
-    8: EngineLaw(a_s=5.8e-3, b_s=40e-6, c_s=0.0145e-6, prefill_s_per_token=49e-6),
+A800_14B = {
+    1: EngineLaw(a_s=21.0e-3, b_s=41e-6, c_s=0.112e-6, prefill_b_s_per_token=140e-6, kv_tokens=241_000),
+    2: EngineLaw(a_s=12.4e-3, b_s=47e-6, c_s=0.056e-6, prefill_b_s_per_token=91e-6, kv_tokens=662_000),
+    4: EngineLaw(a_s=7.8e-3, b_s=44e-6, c_s=0.029e-6, prefill_b_s_per_token=64e-6, kv_tokens=1_505_000),
+    8: EngineLaw(a_s=5.8e-3, b_s=40e-6, c_s=0.0145e-6, prefill_b_s_per_token=49e-6, kv_tokens=3_189_000),
 }
 """A 14B model on A800, derived from measured A100 kernels (docs/routing.md); the ratios between degrees are what counts."""
 
@@ -109,7 +93,7 @@ A800_14B: dict[int, EngineLaw] = {
 def table_for(
     buckets: Buckets,
     lengths: Sequence[float],
-    laws: dict[int, EngineLaw] | None = None,
+    laws: Mapping[int, EngineLaw] | None = None,
     *,
     move_s_per_token: Mapping[int, float] = MappingProxyType({}),
 ) -> CostTable:
@@ -124,10 +108,10 @@ def table_for(
     chosen = [known[min(known, key=lambda tp: (abs(tp - degree), tp))] for degree in buckets.degrees]
     return CostTable(
         buckets=buckets,
-        step_s=tuple(law.step_s() for law in chosen),
-        growth=tuple(law.growth() for law in chosen),
+        step_s=tuple(law.step_s(_LOADED_BATCH, _LOADED_BATCH * _LOADED_CONTEXT) for law in chosen),
+        growth=tuple((law.b_s + law.c_s * _LOADED_CONTEXT) / law.a_s for law in chosen),
         move_s_per_token=tuple(
-            move_s_per_token.get(degree, law.prefill_s_per_token) for degree, law in zip(buckets.degrees, chosen, strict=True)
+            move_s_per_token.get(degree, law.prefill_b_s_per_token) for degree, law in zip(buckets.degrees, chosen, strict=True)
         ),
         lengths=tuple(sorted(lengths)),
     )

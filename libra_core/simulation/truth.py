@@ -4,34 +4,15 @@ Read from tables fitted to measurements (`configs/study/truth`). A mismatch stre
 tables is wrong by a known amount.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import Field, model_validator
 
 from libra_core.config.base import Section
 from libra_core.simulation.tables import load_table
+from libra_core.types.laws import EngineLaw
 
 _LOSS_BATCH = 256
-
-
-class EngineTruth(Section):
-    """One engine of a degree: a step takes `a_s + b_s·sequences + c_s·context tokens`."""
-
-    a_s: float = Field(gt=0)
-    b_s: float = Field(ge=0)
-    c_s: float = Field(ge=0)
-    prefill_s: float = Field(ge=0)
-    """Per token."""
-    prefill_pair_s: float = Field(ge=0)
-    """Per pair of a prefilled token and one before it."""
-    kv_tokens: int = Field(ge=1)
-    fit_error: float = Field(default=0.0, ge=0)
-
-    def stretched(self, decode: float, prefill: float) -> "EngineTruth":
-        changed = {"a_s": self.a_s * decode, "b_s": self.b_s * decode, "c_s": self.c_s * decode}
-        changed |= {"prefill_s": self.prefill_s * prefill, "prefill_pair_s": self.prefill_pair_s * prefill}
-        return self.model_copy(update=changed)
 
 
 class TrainerTruth(Section):
@@ -105,7 +86,8 @@ class Truth(Section):
 
     name: str
     engines_source: str = ""
-    engines: dict[int, EngineTruth]
+    engines: dict[int, EngineLaw]
+    """Prefills have no fixed cost here: the event kernel knows none."""
     trainer_source: str = ""
     trainer: TrainerTruth
     publication_source: str = ""
@@ -113,6 +95,16 @@ class Truth(Section):
     colocated_switch_s: float = Field(default=15.0, ge=0)
     transitions_source: str = ""
     transitions: TransitionTruth
+
+    @model_validator(mode="after")
+    def _engines_can_be_simulated(self) -> "Truth":
+        for tp, law in self.engines.items():
+            if law.a_s <= 0 or law.kv_tokens < 1 or law.prefill_a_s > 0:
+                raise ValueError(
+                    f"engines.{tp}: a_s = {law.a_s} must be above 0, kv_tokens = {law.kv_tokens} at least 1 and prefill_a_s = "
+                    f"{law.prefill_a_s} 0, for the simulated engine takes time by the token; spread it over prefill_b_s_per_token"
+                )
+        return self
 
 
 class Mismatch(Section):
@@ -129,12 +121,10 @@ class Mismatch(Section):
         trainer = truth.trainer.model_copy(
             update={"mfu": truth.trainer.mfu / self.train, "fixed_tokens": self.train_fixed_tokens}
         )
-        engines: Mapping[int, EngineTruth] = {
-            tp: engine.stretched(self.decode, self.prefill) for tp, engine in truth.engines.items()
-        }
+        engines = {tp: law.scaled(self.decode, self.prefill) for tp, law in truth.engines.items()}
         return truth.model_copy(
             update={
-                "engines": dict(engines),
+                "engines": engines,
                 "trainer": trainer,
                 "transitions": truth.transitions.scaled(self.transitions),
             }

@@ -180,9 +180,9 @@ class World:
 
     def _open(self, tp: int, after_s: float) -> None:
         free = np.flatnonzero(self.state.engines.alive == 0)
-        engine, truth = self.state.engines[free[0]], self.truth.engines[tp]
-        for name in ("a_s", "b_s", "c_s", "prefill_s", "prefill_pair_s", "kv_tokens"):
-            engine[name] = getattr(truth, name)
+        engine, law = self.state.engines[free[0]], self.truth.engines[tp]
+        engine.a_s, engine.b_s, engine.c_s, engine.kv_tokens = law.a_s, law.b_s, law.c_s, law.kv_tokens
+        engine.prefill_s, engine.prefill_pair_s = law.prefill_b_s_per_token, law.prefill_c_s_per_token2
         engine.tp = tp
         kernel.open_engine(self.state, int(free[0]), self.now_s + after_s)
 

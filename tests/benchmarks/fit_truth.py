@@ -91,7 +91,7 @@ def engine(kernels: Kernels, tp: int) -> dict[str, float]:
     pair = attention_pair_s(tp)
     per_token = (kernels.prefill_s(tp, PREFILL_TOKENS) - pair * PREFILL_TOKENS**2 / 2) / PREFILL_TOKENS
     kv_tokens = int((tp * (GPU_BYTES * USED - WORKSPACE_BYTES) - WEIGHT_BYTES) / KV_BYTES_PER_TOKEN)
-    values = {"a_s": law[0], "b_s": law[1], "c_s": law[2], "prefill_s": per_token, "prefill_pair_s": pair}
+    values = {"a_s": law[0], "b_s": law[1], "c_s": law[2], "prefill_b_s_per_token": per_token, "prefill_c_s_per_token2": pair}
     return {key: float(f"{value:.4g}") for key, value in values.items()} | {
         "kv_tokens": kv_tokens,
         "fit_error": float(f"{error.mean():.3f}"),

@@ -50,13 +50,13 @@ def main() -> None:
         folder = build_engine_model(Path(temporary) / "model", seed=0, shape=SHAPE)
         meter = EngineMeter(calibration_spec(folder, 1), vocab_size=SHAPE.vocab_size, log=folder.parent / "engine.log")
         with closing(meter):
-            law = measure(meter, 1, grid, say)
+            law = measure(meter, 1, grid, say).law
             limits = EngineLimits(kv_tokens=law.kv_tokens, max_num_seqs=TRAJECTORIES)
             lengths = [spread_lengths(seed) for seed in range(options.batches)]
             visits = [[run_batch(meter, *pair) for pair in lengths] for _ in range(options.visits)]
     rows = []
     for seed, ((prompts, generated), seconds) in enumerate(zip(lengths, zip(*visits, strict=True), strict=True)):
-        forecast = RequestTable(prompts, generated).makespan_s(0, TRAJECTORIES - 1, law.coefficients, limits)
+        forecast = RequestTable(prompts, generated).makespan_s(0, TRAJECTORIES - 1, law, limits)
         rows.append(
             {"seed": seed, "forecast_s": forecast, "measured_s": median(seconds), "error": forecast / median(seconds) - 1,
              "visits_s": seconds, "longest": int(generated.max()), "generated": int(generated.sum())}

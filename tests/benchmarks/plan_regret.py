@@ -24,16 +24,16 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from libra_core.costs.api import RolloutCosts, load_device, load_model
+from libra_core.costs.api import EngineLaws, RolloutCosts, load_device, load_model
 from libra_core.planning.confusion import RouterSkill
 from libra_core.planning.example_lengths import LAWS
 from libra_core.planning.joint_search import evaluate_all, plan_resources
 from libra_core.planning.mixed import fleet_classes, interval_cost, planning_requests
 from libra_core.planning.placement import fits_nodes
-from libra_core.planning.problem import EngineCosts, PlanningProblem
+from libra_core.planning.problem import PlanningProblem
 from libra_core.planning.rollout_partition import PartitionSolver
 from libra_core.types.forecast import Candidate, Mode
-from support.planning import STUDY, TableEngines
+from support.planning import STUDY, engines_of
 from support.regret import GPUS, SIZES, Cell, Tried, Truth, problem_of
 
 SCALES = ((384, 1.0), (192, 0.5), (384, 2.0))
@@ -83,7 +83,7 @@ def mixed(asked: PlanningProblem) -> list[Tried]:
         if fits_nodes(asked.cluster, dict(fleet)):
             upto = tuple(float(requests.generated_tokens[share.last]) for share in partition.shares[:-1])
             meant = tuple([tp for tp, _ in fleet].index(share.tp) for share in partition.shares)
-            found.append(Tried(size, fleet, slots=tuple(item.law.slots for item in classes), upto=upto, meant=meant))
+            found.append(Tried(size, fleet, slots=tuple(item.engine.slots for item in classes), upto=upto, meant=meant))
     return found
 
 
@@ -95,7 +95,7 @@ def key_of_plan(candidate: Candidate) -> tuple[object, ...]:
     return candidate.mode is Mode.COLOCATED, candidate.plan.train.num_gpus, candidate.plan.rollout.engines
 
 
-def score(cell: Cell, engines: EngineCosts, seeds: range) -> dict[str, object]:
+def score(cell: Cell, engines: EngineLaws, seeds: range) -> dict[str, object]:
     asked = problem_of(cell, engines)
     truth = Truth.of(cell, seeds)
     grid = homogeneous(asked) + (mixed(asked) if cell.router else [])
@@ -152,9 +152,9 @@ def main() -> None:
     parser.add_argument("--costs", choices=("table", "evaluator"), default="table")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    engines: EngineCosts = TableEngines(STUDY)
+    engines = engines_of(STUDY)
     if arguments.costs == "evaluator":
-        engines = RolloutCosts(load_device("a800_sxm_80"), load_model("qwen3_14b"))
+        engines = RolloutCosts(load_device("a800_sxm_80"), load_model("qwen3_14b")).laws()
     every = [cell for cell in cells() if arguments.group in (None, cell.group)]
     chosen = [every[index] for index in np.unique(np.linspace(0, len(every) - 1, min(arguments.cells, len(every))).astype(int))]
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)

@@ -29,10 +29,11 @@ import numpy as np
 from libra_core.costs.measured import fit_engine
 from libra_core.engines.calibration.meter import EngineMeter
 from libra_core.engines.vllm.spec import EngineSpec
-from libra_core.simulation.truth import EngineTruth, PublicationTruth, TrainerTruth, TransitionTruth, Truth
+from libra_core.simulation.truth import PublicationTruth, TrainerTruth, TransitionTruth, Truth
 from libra_core.simulation.workload.trajectories import Trajectories, from_records
 from libra_core.simulation.world import NO_CAP, Pacing, World
 from libra_core.types.ids import EngineId
+from libra_core.types.laws import EngineLaw
 from libra_core.types.lengths import LengthRecord
 from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
 from libra_core.types.trajectory import GenerationRequest
@@ -167,7 +168,7 @@ def session_laws(meter: EngineMeter, sweeps: int) -> dict[str, float]:
     prefill = [[meter.prefill(tokens, 4) for tokens in PREFILLS] for _ in range(sweeps)]
     cells = [min(visits, key=lambda cell: cell.step_s) for visits in zip(*decode, strict=True)]
     prompts = [min(visits, key=lambda cell: cell.seconds) for visits in zip(*prefill, strict=True)]
-    law = fit_engine(1, meter.facts.kv_tokens, cells, prompts).coefficients
+    law = fit_engine(1, meter.facts.kv_tokens, cells, prompts).law
     pair = max(law.prefill_c_s_per_token2 * 2, 0.0)
     return {
         "a": law.a_s,
@@ -181,7 +182,14 @@ def session_laws(meter: EngineMeter, sweeps: int) -> dict[str, float]:
 
 def truth_of(law: tuple[float, float, float], prefill: dict[str, float], kv_tokens: int) -> Truth:
     a, b, c = law
-    engine = EngineTruth(a_s=a, b_s=b, c_s=c, prefill_s=prefill["prefill"], prefill_pair_s=prefill["pair"], kv_tokens=kv_tokens)
+    engine = EngineLaw(
+        a_s=a,
+        b_s=b,
+        c_s=c,
+        prefill_b_s_per_token=prefill["prefill"],
+        prefill_c_s_per_token2=prefill["pair"],
+        kv_tokens=kv_tokens,
+    )
     trainer = TrainerTruth(
         parameters=1, attention_width=0, flops_per_parameter_token=1, flops_per_width_pair=0, peak_flops=1e12, mfu=1, fixed_s=0
     )

@@ -29,6 +29,6 @@ def test_a_full_calibration_ends_in_time_with_every_law_and_says_what_it_does(tm
     assert json.loads(done.stdout.splitlines()[-1])["engines"][0]["num_cells"] == profile.engines[0].num_cells == 15
     for part in ("engine TP1: sweep 1", "engine TP2: sweep 1", "trainer TP2 PP1: sweep 1", "trainer TP1 PP2: sweep 1"):
         assert part in done.stderr
-    assert profile.engines[0].coefficients.a_s > 0
+    assert profile.engines[0].law.a_s > 0
     assert all(trainer.s_per_token > 0 for trainer in profile.trainers)
     assert profile.engines[0].held_out_median_error < 0.15, "5 % on a quiet host; this test only refuses nonsense"

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from libra_core.costs.api import (
+    EngineLaws,
     Fit,
-    StepCoefficients,
+    TrainerLaw,
     TrainEstimate,
     TrainingLoad,
     TrainingShape,
@@ -16,6 +17,7 @@ from libra_core.costs.api import (
 )
 from libra_core.planning.lengths import LengthTable, table_of
 from libra_core.planning.problem import Cluster, Costs, ModelShape, PlanningProblem, Regime
+from libra_core.types.laws import EngineLaw
 
 STUDY = {
     1: (21.0e-3, 41e-6, 0.112e-6, 140e-6, 241_000),
@@ -26,23 +28,16 @@ STUDY = {
 """Qwen3-14B by degree: a, b, c, prefill seconds per token, KV tokens (docs/measurements.md#engines-and-trainer-on-an-a800)."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableEngines:
+def engines_of(table: Mapping[int, tuple[float, float, float, float, int]]) -> EngineLaws:
     """Engines from a table as `STUDY`."""
-
-    table: Mapping[int, tuple[float, float, float, float, int]]
-
-    def coefficients(self, tp: int) -> StepCoefficients:
-        a, b, c, prefill, _ = self.table[tp]
-        return StepCoefficients(
-            a_s=a, b_s=b, c_s=c, prefill_a_s=0.0, prefill_b_s_per_token=prefill, prefill_c_s_per_token2=prefill / 40_000
-        )
-
-    def kv_tokens(self, tp: int, utilization: float | None = None) -> int:
-        return self.table[tp][4] if tp in self.table else 0
-
-    def fits(self, tp: int) -> Fit:
-        return Fit(fits=True) if tp in self.table else Fit(fits=False, reason=f"tp {tp} has no row")
+    return EngineLaws(
+        of={
+            tp: EngineLaw(
+                a_s=a, b_s=b, c_s=c, prefill_b_s_per_token=prefill, prefill_c_s_per_token2=prefill / 40_000, kv_tokens=kv_tokens
+            )
+            for tp, (a, b, c, prefill, kv_tokens) in table.items()
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +48,10 @@ class PlainTrainer:
     state_bytes: float = 236e9
     gpu_bytes: float = 74e9
     fixed_s: float = 4.0
+
+    @property
+    def law(self) -> TrainerLaw:
+        return TrainerLaw(shape_fit=self.shape_fit, evaluate=self.estimate)
 
     def shape_fit(self, shape: TrainingShape) -> Fit:
         return Fit(fits=True)
@@ -94,12 +93,17 @@ class PlainTrainer:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ConstantMoving:
-    seconds: float = 4.0
-
-    def publication_s(self, train: TrainingShape, engines: Mapping[int, int]) -> float:
-        return self.seconds
+def costs(
+    trainer: PlainTrainer | None = None,
+    table: Mapping[int, tuple[float, float, float, float, int]] = STUDY,
+    publication_s: float = 4.0,
+) -> Costs:
+    """Engines of the table, the trainer's law, and publications of one length."""
+    return Costs(
+        engines=engines_of(table),
+        trainer=(trainer or PlainTrainer()).law,
+        publication_s=lambda _train, _engines: publication_s,
+    )
 
 
 def heavy_tailed(num: int, seed: int = 0, *, scale: float = 1.0) -> LengthTable:
@@ -126,6 +130,6 @@ def problem(num_gpus: int = 48, requests: int = 256, **changes: object) -> Plann
         "cluster": Cluster(num_gpus=num_gpus),
         "model": ModelShape(num_layers=40, weight_bytes=29.5e9, kv_bytes_per_token=163_840),
         "lengths": heavy_tailed(requests),
-        "costs": Costs(engines=TableEngines(STUDY), trainer=PlainTrainer(), moving=ConstantMoving()),
+        "costs": costs(),
     }
     return PlanningProblem(**(fields | {"regime": Regime(**regime)} | others))  # type: ignore[arg-type]

@@ -10,15 +10,15 @@ from typing import Literal
 
 import numpy as np
 
-from libra_core.costs.api import Fit, TrainEstimate, TrainingLoad, TrainingShape
+from libra_core.costs.api import EngineLaws, Fit, TrainEstimate, TrainingLoad, TrainingShape
 from libra_core.planning.confusion import RouterSkill
 from libra_core.planning.example_lengths import LAWS, example_records
 from libra_core.planning.lengths import length_table
-from libra_core.planning.problem import Cluster, Costs, EngineCosts, ModelShape, PlanningProblem, Regime
+from libra_core.planning.problem import Cluster, ModelShape, PlanningProblem, Regime
 from libra_core.types.forecast import Mode
 from libra_core.types.lengths import LengthRecord
 from support.event_world import Engines, Pace, World, iteration_s
-from support.planning import STUDY, ConstantMoving, PlainTrainer
+from support.planning import STUDY, PlainTrainer, costs
 
 GPUS, GROUP, SIMULATED_STEPS, SKIPPED = 48, 16, 16, 6
 SIZES = (8, 12, 16, 20, 24, 32, 40)
@@ -89,7 +89,7 @@ def records_of(cell: Cell, num: int, seed: int) -> list[LengthRecord]:
     return example_records(replace(law, turn_tokens=law.turn_tokens * cell.scale), num, seed=seed)
 
 
-def problem_of(cell: Cell, engines: EngineCosts) -> PlanningProblem:
+def problem_of(cell: Cell, engines: EngineLaws) -> PlanningProblem:
     offered = (Mode.ASYNCHRONOUS, Mode.COLOCATED) if cell.group == "colocated offered" else (Mode.ASYNCHRONOUS,)
     regime = Regime(
         batch=cell.batch,
@@ -107,7 +107,7 @@ def problem_of(cell: Cell, engines: EngineCosts) -> PlanningProblem:
         model=ModelShape(num_layers=40),
         regime=regime,
         lengths=length_table(records_of(cell, 2048, seed=1)),
-        costs=Costs(engines=engines, trainer=GridTrainer(), moving=ConstantMoving()),
+        costs=replace(costs(GridTrainer()), engines=engines),
         router=cell.router,
     )
 

@@ -4,16 +4,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from libra_core.simulation.truth import EngineTruth, PublicationTruth, TrainerTruth, TransitionTruth, Truth
+from libra_core.simulation.truth import PublicationTruth, TrainerTruth, TransitionTruth, Truth
 from libra_core.simulation.workload.trajectories import Trajectories, from_records
 from libra_core.simulation.world import Pacing, World
+from libra_core.types.laws import EngineLaw
 from libra_core.types.lengths import LengthRecord
 from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
 
-ENGINE = EngineTruth(a_s=0.012, b_s=4.7e-5, c_s=5.6e-8, prefill_s=8.5e-5, prefill_pair_s=2.9e-9, kv_tokens=660_000)
+ENGINE = EngineLaw(
+    a_s=0.012, b_s=4.7e-5, c_s=5.6e-8, prefill_b_s_per_token=8.5e-5, prefill_c_s_per_token2=2.9e-9, kv_tokens=660_000
+)
 
 
-def truth(engine: EngineTruth = ENGINE, *, publication_s: float = 0.0, fixed_s: float = 4.0) -> Truth:
+def truth(engine: EngineLaw = ENGINE, *, publication_s: float = 0.0, fixed_s: float = 4.0) -> Truth:
     """Every degree has the same engine."""
     return Truth(
         name="test",

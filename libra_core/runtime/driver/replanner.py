@@ -78,7 +78,7 @@ class Replanner:
             num_layers=model.num_layers, weight_bytes=model.weight_bytes, kv_bytes_per_token=model.kv_bytes_per_token
         )
         self._plan = plan = controller.plan()
-        costs.engines.coefficients(plan.rollout.engines[0][0])
+        _ = costs.engines[plan.rollout.engines[0][0]]
         degrees = engine_degrees(costs, plan.rollout.num_gpus) if rules.repartition else ()
         self._side = RunSide(costs=costs, model=shape, num_gpus=plan.num_gpus, engine_degrees=degrees)
         self._grounding = f"measured in the run; decode law: {_laws_rest_on(costs, plan, degrees)}"

@@ -285,7 +285,7 @@ def open_forecaster(config: LibraConfig, plan: Plan, model_folder: str) -> RunFo
     laws, missing = load_run_laws(config, plan, model_folder)
     if missing:
         logger.warning("forecasts of this run are incomplete: %s", "; ".join(missing))
-    if laws.fleet is None and laws.trainer is None:
+    if not laws.engines and laws.trainer is None:
         return None
     logger.info("forecasts of this run: %s", "; ".join(laws.grounding))
     last_full_step = config.training.steps - 1 - config.rollout.staleness

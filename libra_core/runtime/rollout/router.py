@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import quantiles
@@ -17,12 +17,13 @@ from libra_core.planning.run_laws import load_run_laws, run_costs_or_kernels
 from libra_core.ports.routing import NO_PROMPT, EngineLoad, FinishedTrajectory, TurnContext
 from libra_core.routing.buckets import Buckets, buckets_from_lengths, usual_quantiles
 from libra_core.routing.build import READS_TREE, Policy, RouterSetup, build_policy, plain_name
-from libra_core.routing.costs import CostTable, EngineLaw, table_for
+from libra_core.routing.costs import CostTable, table_for
 from libra_core.routing.prefix_tree import PrefixTree
 from libra_core.routing.tree_file import load_newest_tree, save_tree
 from libra_core.routing.tree_settings import TreeSettings
 from libra_core.runtime.rollout.kv_moves import MoveMeter, MoveWork
 from libra_core.types.ids import EngineId, TrajectoryId
+from libra_core.types.laws import EngineLaw
 from libra_core.types.reports import RoutingReport
 
 logger = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ class FleetRouter:
     `settle` empties between other work, and not while the tree is being written by another thread.
     """
 
-    def __init__(self, config: LibraConfig, *, laws: dict[int, EngineLaw] | None, folder: Path, resumed: Path | None) -> None:
+    def __init__(self, config: LibraConfig, *, laws: Mapping[int, EngineLaw] | None, folder: Path, resumed: Path | None) -> None:
         self._config = config
         self.degrees = self._configured = tuple(sorted({group.tp for group in config.rollout.engines}))
         """Of the engines that serve or will, ascending: one bucket each."""
@@ -276,22 +277,18 @@ def open_router(config: LibraConfig, model_folder: str, run_dir: Path) -> FleetR
     return FleetRouter(config, laws=_laws(config, model_folder), folder=run_dir, resumed=config.run.resumed_folder)
 
 
-def _laws(config: LibraConfig, model_folder: str) -> dict[int, EngineLaw] | None:
+def _laws(config: LibraConfig, model_folder: str) -> Mapping[int, EngineLaw] | None:
     """None, with the reason in the log, when this run's engines have no law; a 14B model's on A800 stand in."""
     plan = plan_of(config)
     found, missing = load_run_laws(config, plan, model_folder)
-    if found.fleet is None:
+    if not found.engines:
         logger.warning("routing weighs engines as those of a 14B model on A800: %s", "; ".join(missing))
         return None
-    degrees = [tp for tp, _ in plan.rollout.engines]
-    laws = {tp: engine.coefficients for tp, engine in zip(degrees, found.fleet.engines, strict=True)}
+    laws = {tp: law for (tp, _), (law, _) in zip(plan.rollout.engines, found.engines, strict=True)}
     if config.replanning.repartition:
         costs = run_costs_or_kernels(config, load_model(model_folder))
-        laws |= {tp: costs.engines.coefficients(tp) for tp in engine_degrees(costs, plan.rollout.num_gpus)}
-    return {
-        tp: EngineLaw(a_s=law.a_s, b_s=law.b_s, c_s=law.c_s, prefill_s_per_token=law.prefill_b_s_per_token)
-        for tp, law in laws.items()
-    }
+        laws |= {tp: costs.engines[tp] for tp in engine_degrees(costs, plan.rollout.num_gpus)}
+    return laws
 
 
 def tree_path(run_folder: Path) -> Path:

@@ -6,9 +6,9 @@ from functools import lru_cache
 import numpy as np
 
 from libra_core.costs.api import (
-    Fit,
+    EngineLaws,
     RolloutCosts,
-    StepCoefficients,
+    TrainerLaw,
     TrainEstimate,
     TrainingCosts,
     TrainingLoad,
@@ -16,7 +16,6 @@ from libra_core.costs.api import (
     TransitionCosts,
     load_device,
     load_model,
-    scaled,
 )
 from libra_core.planning.confusion import ORACLE, RouterSkill
 from libra_core.planning.lengths import LengthTable, table_of
@@ -24,11 +23,9 @@ from libra_core.planning.problem import (
     SENDING_SHARE,
     Cluster,
     Costs,
-    EngineCosts,
     ModelShape,
     PlanningProblem,
     Regime,
-    TrainerCosts,
 )
 from libra_core.planning.training_tree import of_fullest_replica, shape_of
 from libra_core.simulation.study.config import StudyConfig, SystemConfig
@@ -43,48 +40,18 @@ _ACCURACY, _TAIL_RECALL = 0.7, 0.5
 """What a router is assumed to recognise, unless the lengths are known; no recording has such a figure."""
 
 
-@dataclass(frozen=True, slots=True)
-class BelievedEngines:
-    """Engines after the truth's tables."""
-
-    truth: Truth
-
-    def coefficients(self, tp: int) -> StepCoefficients:
-        law = self.truth.engines[tp]
-        return StepCoefficients(
-            a_s=law.a_s,
-            b_s=law.b_s,
-            c_s=law.c_s,
-            prefill_a_s=0.0,
-            prefill_b_s_per_token=law.prefill_s,
-            prefill_c_s_per_token2=law.prefill_pair_s,
-        )
-
-    def kv_tokens(self, tp: int, utilization: float | None = None) -> int:
-        return self.truth.engines[tp].kv_tokens if tp in self.truth.engines else 0
-
-    def fits(self, tp: int) -> Fit:
-        known = tp in self.truth.engines
-        return Fit(fits=known, reason="" if known else f"the truth has no engine of tp {tp}")
-
-
-@dataclass(frozen=True, slots=True)
-class BelievedTrainer:
+def trainer_of(truth: Truth, evaluator: TrainingCosts) -> TrainerLaw:
     """Feasibility from the evaluator, time from the truth's table."""
+    trainer = truth.trainer
+    linear, pairs = trainer.flop_coefficients()
 
-    evaluator: TrainingCosts
-    truth: Truth
-
-    def shape_fit(self, shape: TrainingShape) -> Fit:
-        return self.evaluator.shape_fit(shape)
-
-    def estimate(self, shape: TrainingShape, load: TrainingLoad) -> TrainEstimate:
-        found = self.evaluator.estimate(shape, load)
-        trainer = self.truth.trainer
-        linear, pairs = trainer.flop_coefficients()
+    def evaluate(shape: TrainingShape, load: TrainingLoad) -> TrainEstimate:
+        found = evaluator.estimate(shape, load)
         work = linear * (load.tokens + trainer.fixed_tokens * load.num_sequences) + pairs * load.squared_tokens
         seconds = work / trainer.flops(shape.num_gpus, shape.tp, found.bubble_share, batch=load.num_sequences) + trainer.fixed_s
         return replace(found, t_train_s=seconds if found.fit.fits else found.t_train_s)
+
+    return TrainerLaw(shape_fit=evaluator.shape_fit, evaluate=evaluate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,33 +67,6 @@ class Factors:
         return Factors(**{name: min(max(value, 1 / _FARTHEST), _FARTHEST) for name, value in asdict(self).items()})
 
 
-@dataclass(frozen=True, slots=True)
-class Scaled:
-    """Costs times their factors."""
-
-    engines: EngineCosts
-    trainer: TrainerCosts
-    factors: Factors
-
-    def coefficients(self, tp: int) -> StepCoefficients:
-        law = self.engines.coefficients(tp)
-        decode, prefill = scaled(law, self.factors.decode), scaled(law, self.factors.prefill)
-        return replace(decode, **{name: getattr(prefill, name) for name in StepCoefficients.__slots__ if "prefill" in name})
-
-    def kv_tokens(self, tp: int, utilization: float | None = None) -> int:
-        return self.engines.kv_tokens(tp, utilization)
-
-    def fits(self, tp: int) -> Fit:
-        return self.engines.fits(tp)
-
-    def shape_fit(self, shape: TrainingShape) -> Fit:
-        return self.trainer.shape_fit(shape)
-
-    def estimate(self, shape: TrainingShape, load: TrainingLoad) -> TrainEstimate:
-        found = self.trainer.estimate(shape, load)
-        return replace(found, t_train_s=found.t_train_s * self.factors.train)
-
-
 def costs_of(study: StudyConfig) -> tuple[Costs, ModelShape]:
     """Cached in a process: layer times are costly."""
     truth = str(study.path(study.truth)) if study.believes == "truth" else None
@@ -137,21 +77,26 @@ def costs_of(study: StudyConfig) -> tuple[Costs, ModelShape]:
 def _costs(device_name: str, model_name: str, node: int, truth_path: str | None, error: float) -> tuple[Costs, ModelShape]:
     device, model = load_device(device_name), load_model(model_name)
     evaluator = TrainingCosts(device, model, node_size=node, logprob_pass=True)
-    trainer: TrainerCosts = evaluator
-    engines: EngineCosts = RolloutCosts(device, model, utilization=_UTILIZATION)
-    if truth_path is not None:
+    if truth_path is None:
+        engines, trainer = RolloutCosts(device, model, utilization=_UTILIZATION).laws(), evaluator.law()
+    else:
         truth = load_truth(truth_path)
-        engines, trainer = BelievedEngines(truth), BelievedTrainer(evaluator, truth)
-    if error:
-        skewed = Scaled(engines, trainer, Factors(decode=1 + error, train=1 - error))
-        engines, trainer = skewed, skewed
+        engines, trainer = EngineLaws(of=truth.engines), trainer_of(truth, evaluator)
     shape = ModelShape(
         num_layers=model.num_layers,
         num_experts=model.num_experts,
         weight_bytes=model.weight_bytes,
         kv_bytes_per_token=model.kv_bytes_per_token,
     )
-    return Costs(engines=engines, trainer=trainer, moving=TransitionCosts(device, model)), shape
+    costs = Costs(engines=engines, trainer=trainer, publication_s=TransitionCosts(device, model).publication_s)
+    return corrected(costs, Factors(decode=1 + error, train=1 - error)) if error else costs, shape
+
+
+def corrected(costs: Costs, factors: Factors) -> Costs:
+    """Costs times their factors."""
+    return replace(
+        costs, engines=costs.engines.scaled(factors.decode, factors.prefill), trainer=costs.trainer.scaled(factors.train)
+    )
 
 
 def believed_train_s(study: StudyConfig, layout: TrainLayout, tokens: Floats, steps: int) -> float:
@@ -183,9 +128,6 @@ def problem(
 ) -> PlanningProblem:
     """What this system's planner is asked, its costs corrected by what it has measured."""
     costs, shape = costs_of(study)
-    if correction != NO_CORRECTION:
-        scaled = Scaled(costs.engines, costs.trainer, correction)
-        costs = Costs(engines=scaled, trainer=scaled, moving=costs.moving)
     return PlanningProblem(
         cluster=Cluster(num_gpus=study.gpus, gpus_per_node=study.gpus_per_node),
         model=shape,
@@ -200,7 +142,7 @@ def problem(
             modes=_MODES[system.mode],
         ),
         lengths=lengths,
-        costs=costs,
+        costs=corrected(costs, correction),
         rollout_degrees=system.degrees,
         active=active,
         router=_skill(system),

@@ -13,9 +13,10 @@ from libra_core.planning.candidates import open_bench, train_leaves
 from libra_core.planning.training_tree import Cuts
 from libra_core.simulation.study.beliefs import length_table_of, problem
 from libra_core.simulation.study.config import StudyConfig, SystemConfig
-from libra_core.simulation.truth import EngineTruth, Truth
+from libra_core.simulation.truth import Truth
 from libra_core.simulation.workload.trajectories import Trajectories
 from libra_core.simulation.world import MOST_RUNNING, bubble_share
+from libra_core.types.laws import EngineLaw
 
 _SPLITS = 400
 
@@ -49,12 +50,12 @@ def _least_seconds(study: StudyConfig, truth: Truth, work: Trajectories, slowdow
     return float(np.maximum(np.array(train_s) + each_train_s, rollout_s + steps * publication.engines_pause_s).min())
 
 
-def _engine_gpu_seconds(law: EngineTruth, work: Trajectories) -> float:
+def _engine_gpu_seconds(law: EngineLaw, work: Trajectories) -> float:
     """Engine seconds for everything, with as many sequences in a step as the KV cache holds."""
     before, arriving = work.contexts()
     decode_context = float((work.generated * (before + arriving + work.generated / 2)).sum())
     generated = float(work.generated.sum())
     batch = max(1.0, min(float(MOST_RUNNING), law.kv_tokens / (decode_context / generated)))
     decode = generated * (law.a_s / batch + law.b_s) + law.c_s * decode_context
-    prefill = law.prefill_s * arriving + law.prefill_pair_s * arriving * (before + arriving / 2)
+    prefill = law.prefill_b_s_per_token * arriving + law.prefill_c_s_per_token2 * arriving * (before + arriving / 2)
     return decode + float(prefill.sum())

@@ -143,11 +143,11 @@ class Replanner:
     def _corrected(self, world: World, regime: Regime) -> Factors:
         """Measured training time over what is believed of the same trajectories; the engines' decode time over what the believed
         law makes of the steps they counted; and what they prefilled again, as prefill."""
-        costs = costs_of(self.study)[0].engines
+        laws = costs_of(self.study)[0].engines
         engines = world.state.engines[world.alive()]
         believed_s = 0.0
         for engine in engines:
-            law = costs.coefficients(int(engine.tp))
+            law = laws[int(engine.tp)]
             believed_s += law.a_s * engine.decode_steps + law.b_s * engine.decode_tokens + law.c_s * engine.decode_context
         prefill_s = float(engines.prefilled_s.sum())
         return Factors(

@@ -19,9 +19,10 @@ from libra_core.simulation.backend import pacing_of
 from libra_core.simulation.study.controllers import Static
 from libra_core.simulation.study.run import drive
 from libra_core.simulation.study.summary import Meter
-from libra_core.simulation.truth import EngineTruth, PublicationTruth, TrainerTruth, TransitionTruth, Truth, load_truth
+from libra_core.simulation.truth import PublicationTruth, TrainerTruth, TransitionTruth, Truth, load_truth
 from libra_core.simulation.workload.trajectories import Trajectories, from_records
 from libra_core.simulation.world import World
+from libra_core.types.laws import EngineLaw
 from libra_core.types.lengths import LengthRecord
 from libra_core.types.plan import Plan, RolloutLayout
 
@@ -53,7 +54,7 @@ class RecordedRun:
 
 
 def recorded_run(
-    config: LibraConfig, rows: Sequence[Row], records: Sequence[LengthRecord], engines: Mapping[int, EngineTruth]
+    config: LibraConfig, rows: Sequence[Row], records: Sequence[LengthRecord], engines: Mapping[int, EngineLaw]
 ) -> RecordedRun:
     """From the configuration, the metrics and the length log of a run; `engines` are laws by degree up to a common factor, which
     a simulated run does not need. Raises `ConfigError` when steps or records are too few."""
@@ -102,8 +103,7 @@ def plans_on(run: RecordedRun, gpus: int, config: LibraConfig) -> list[Plan]:
     ]
 
 
-def _measured(config: LibraConfig, rows: Sequence[Row], engines: Mapping[int, EngineTruth]) -> Truth:
-    layout = config.training.layout
+def _measured(config: LibraConfig, rows: Sequence[Row], engines: Mapping[int, EngineLaw]) -> Truth:
     total = sum(row["rollout/prompt_tokens"] + row["rollout/generated_tokens"] + row["rollout/tool_tokens"] for row in rows)
     busy_s = sum(row["train/forward_backward_s"] + row["train/logprob_s"] for row in rows)
     after_s = fmean(row["account/trainer_waits_publication_s"] + row["account/trainer_other_s"] for row in rows)
@@ -115,7 +115,7 @@ def _measured(config: LibraConfig, rows: Sequence[Row], engines: Mapping[int, En
             attention_width=0,
             flops_per_parameter_token=1,
             flops_per_width_pair=0,
-            peak_flops=total / busy_s / (layout.tp * layout.pp * layout.dp),
+            peak_flops=total / busy_s / plan_of(config).train.num_gpus,
             mfu=1,
             fixed_s=fmean(row["train/optimizer_s"] for row in rows),
             streamed_time=1,
@@ -138,7 +138,7 @@ def _with_engines_as_busy(run: RecordedRun, rows: Sequence[Row]) -> RecordedRun:
         summary = meter.summary(run.plan.num_gpus)
         share = summary.fleet_decode + summary.fleet_prefill + summary.fleet_reprefill
         factor *= busy_s / (share * summary.t_iter_s)
-        engines = {tp: engine.stretched(factor, factor) for tp, engine in run.truth.engines.items()}
+        engines = {tp: engine.scaled(factor) for tp, engine in run.truth.engines.items()}
         fitted = replace(run, truth=run.truth.model_copy(update={"engines": engines}))
     laws = (
         "trainer, publication and fixed times: measured in the run",

@@ -7,7 +7,7 @@ import numpy as np
 from libra_core.ports.routing import EngineLoad, FinishedTrajectory, RoutingPolicy, TurnContext
 from libra_core.routing.buckets import Buckets, buckets_from_lengths
 from libra_core.routing.build import RouterSetup, build_policy
-from libra_core.routing.costs import EngineLaw, table_for
+from libra_core.routing.costs import table_for
 from libra_core.simulation import kernel
 from libra_core.simulation.kernel.records import DONE
 from libra_core.simulation.truth import Truth
@@ -27,14 +27,10 @@ def router_for(name: str | None, plan: Plan, work: Trajectories, history: Trajec
     if name is None or len(plan.rollout.engines) < 2:
         return None
     buckets = buckets_of(plan.rollout, history.total_generated)
-    laws = {
-        tp: EngineLaw(a_s=law.a_s, b_s=law.b_s, c_s=law.c_s, prefill_s_per_token=law.prefill_s)
-        for tp, law in truth.engines.items()
-    }
     totals = work.total_generated
     setup = RouterSetup(
         buckets=buckets,
-        costs=table_for(buckets, sorted(history.total_generated.tolist()), laws),
+        costs=table_for(buckets, sorted(history.total_generated.tolist()), truth.engines),
         total_tokens=lambda trajectory: round(totals[int(trajectory)]),
     )
     return PolicyRouter(build_policy(name, setup), buckets)

@@ -1,5 +1,7 @@
 """What one engine does must equal what can be written down in closed form."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -15,7 +17,7 @@ def decode_makespan(generated: np.ndarray, prompt: float) -> float:
 
 
 def prefill_seconds(count: int, prompt: float) -> float:
-    return count * (ENGINE.prefill_s * prompt + ENGINE.prefill_pair_s * prompt**2 / 2)
+    return count * (ENGINE.prefill_b_s_per_token * prompt + ENGINE.prefill_c_s_per_token2 * prompt**2 / 2)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -61,7 +63,7 @@ def test_running_contexts_add_up_to_the_engines_total() -> None:
 
 
 def test_a_full_kv_cache_preempts_and_everything_still_ends() -> None:
-    small = ENGINE.model_copy(update={"kv_tokens": 4_000})
+    small = replace(ENGINE, kv_tokens=4_000)
     work = single_turns([900] * 32, prompt=100)
     world = finished(work, pacing(32, 2, staleness=0, kv_fill=NO_CAP), plan(engines=1), world_truth=truth(small))
     assert world.state.run[0].preemptions > 0
@@ -69,7 +71,7 @@ def test_a_full_kv_cache_preempts_and_everything_still_ends() -> None:
 
 
 def test_a_capped_engine_neither_preempts_nor_prefills_again() -> None:
-    small = ENGINE.model_copy(update={"kv_tokens": 20_000})
+    small = replace(ENGINE, kv_tokens=20_000)
     work = agents(256)
     capped = finished(work, pacing(64, staleness=1, kv_fill=0.6), plan(engines=2), world_truth=truth(small))
     crowded = finished(work, pacing(64, staleness=1, kv_fill=NO_CAP), plan(engines=2), world_truth=truth(small))

@@ -137,7 +137,7 @@ def test_a_measured_run_finds_how_fast_its_engines_were(tmp_path: Path) -> None:
     """Laws of its engines are known up to a factor only, the trainer's not at all."""
     run = simulated_run(tmp_path / "run")
     real = run.config.model_copy(update={"backend": run.config.backend.model_copy(update={"kind": "cpu"})})
-    wrong = {tp: engine.stretched(2.0, 2.0) for tp, engine in run.truth.engines.items()}
+    wrong = {tp: engine.scaled(2.0) for tp, engine in run.truth.engines.items()}
     measured = recorded_run(real, read_metrics(tmp_path / "run"), read_history(tmp_path / "run" / FILE_NAME), wrong)
     ((tp, _),) = run.plan.rollout.engines
     assert measured.truth.engines[tp].a_s == pytest.approx(run.truth.engines[tp].a_s, rel=0.1)

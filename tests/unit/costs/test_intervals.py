@@ -1,21 +1,20 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from libra_core.costs.api import EngineLimits, RequestTable, StepCoefficients
+from libra_core.costs.api import EngineLimits, RequestTable
+from libra_core.types.laws import EngineLaw
 
-STEP = StepCoefficients(
-    a_s=7e-3, b_s=4e-5, c_s=1.3e-8, prefill_a_s=5e-3, prefill_b_s_per_token=3e-5, prefill_c_s_per_token2=4e-10
-)
-DECODE_ONLY = StepCoefficients(
-    a_s=7e-3, b_s=4e-5, c_s=1.3e-8, prefill_a_s=0.0, prefill_b_s_per_token=0.0, prefill_c_s_per_token2=0.0
-)
+DECODE_ONLY = EngineLaw(a_s=7e-3, b_s=4e-5, c_s=1.3e-8, prefill_b_s_per_token=0.0, kv_tokens=10**9)
+STEP = replace(DECODE_ONLY, prefill_a_s=5e-3, prefill_b_s_per_token=3e-5, prefill_c_s_per_token2=4e-10)
 ROOMY = EngineLimits(kv_tokens=1e9, max_num_seqs=10_000)
 lengths = st.lists(st.integers(1, 300), min_size=1, max_size=12)
 
 
-def simulated(generated: list[int], prompts: list[int], step: StepCoefficients, seats: int) -> float:
+def simulated(generated: list[int], prompts: list[int], step: EngineLaw, seats: int) -> float:
     """List schedule in the order given: a free seat takes the next request; every step serves all seated ones."""
     waiting = list(zip(generated, prompts, strict=True))
     running: list[list[int]] = []

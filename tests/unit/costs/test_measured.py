@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,6 @@ from libra_core.costs.measured import (
     PROFILE_VERSION,
     DecodeCell,
     MeasuredProfile,
-    MeasuredRolloutCosts,
     PrefillCell,
     fit_engine,
     read_measured,
@@ -44,9 +44,9 @@ def profile() -> MeasuredProfile:
 
 def test_the_law_behind_the_cells_is_found() -> None:
     law = fit_engine(1, 131_072, DECODE, PREFILL)
-    assert law.coefficients.a_s == pytest.approx(4e-3)
-    assert law.coefficients.c_s == pytest.approx(2e-7)
-    assert law.coefficients.prefill_s(1024) == pytest.approx(PREFILL[2].seconds)
+    assert law.law.a_s == pytest.approx(4e-3)
+    assert law.law.c_s == pytest.approx(2e-7)
+    assert law.law.prefill_s(1024) == pytest.approx(PREFILL[2].seconds)
     assert law.held_out_median_error < 1e-9
 
 
@@ -102,8 +102,14 @@ def test_a_profile_that_is_no_text_is_refused(tmp_path: Path) -> None:
 
 
 def test_only_measured_degrees_are_offered() -> None:
-    costs = MeasuredRolloutCosts(profile())
-    assert costs.degrees() == (1,)
-    assert costs.kv_tokens(1) == 131_072
-    with pytest.raises(ConfigError, match="tp 2 was not measured"):
-        costs.coefficients(2)
+    laws = profile().engine_laws
+    assert {tp: law.kv_tokens for tp, law in laws.of.items()} == {1: 131_072}
+    with pytest.raises(ConfigError, match="engines of tp 2 have no law; known are those of tp 1"):
+        laws[2]
+
+
+def test_only_measured_layouts_are_forecast() -> None:
+    measured = replace(profile(), trainers=(trainer_law(),))
+    assert measured.trainer(1, 1) == trainer_law()
+    with pytest.raises(ConfigError, match=r"tp 2 pp 1 was not measured; measured: tp 1 pp 1"):
+        measured.trainer(2, 1)

@@ -3,8 +3,7 @@ import pytest
 
 from libra_core.costs.layouts import TrainingLoad
 from libra_core.costs.least_squares import nonnegative_fit, robust_fit
-from libra_core.costs.measured_training import MeasuredTrainingCosts, TrainerCell, TrainerLawFit, TrainerVisits, fit_trainer
-from libra_core.errors import ConfigError
+from libra_core.costs.measured_training import TrainerCell, TrainerLawFit, TrainerVisits, fit_trainer
 
 BASE_S, TOKEN_S, TOKEN2_S, STEP_S = 1e-2, 1e-4, 6e-8, 5e-3
 CELLS = ((1, 64), (8, 64), (1, 256), (8, 256), (1, 1024), (3, 1024), (1, 1900))
@@ -38,8 +37,7 @@ def test_a_batch_outside_the_fit_is_judged_with_its_sign() -> None:
 
 @pytest.mark.parametrize("disturbed", range(len(CELLS)))
 def test_one_disturbed_cell_hardly_moves_the_forecast(disturbed: int) -> None:
-    costs = MeasuredTrainingCosts([law(disturbed=disturbed)])
-    assert costs.t_train_s(SPREAD) == pytest.approx(MeasuredTrainingCosts([law()]).t_train_s(SPREAD), rel=0.02)
+    assert law(disturbed=disturbed).t_train_s(SPREAD) == pytest.approx(law().t_train_s(SPREAD), rel=0.02)
 
 
 def test_the_robust_fit_equals_the_plain_one_on_exact_times() -> None:
@@ -51,23 +49,15 @@ def test_the_robust_fit_equals_the_plain_one_on_exact_times() -> None:
 def test_a_step_is_its_micro_batches_and_the_optimizer() -> None:
     expected = 4 * BASE_S + TOKEN_S * 4096 * 4 + TOKEN2_S * 1024**2 * 16 + STEP_S
     load = TrainingLoad.of([1024.0] * 16)
-    assert MeasuredTrainingCosts([law()]).t_train_s(load, micro_batch_tokens=4096) == pytest.approx(expected)
+    assert law().t_train_s(load, micro_batch_tokens=4096) == pytest.approx(expected)
 
 
 def test_two_stages_wait_for_one_micro_batch_more() -> None:
     load = TrainingLoad.of([1024.0] * 16)
-    costs = MeasuredTrainingCosts([law(1), law(2)])
-    busy_s = costs.t_train_s(load) - STEP_S
-    assert costs.t_train_s(load, pp=2) == pytest.approx(busy_s * 5 / 4 + STEP_S)
+    busy_s = law(1).t_train_s(load) - STEP_S
+    assert law(2).t_train_s(load) == pytest.approx(busy_s * 5 / 4 + STEP_S)
 
 
 def test_of_equal_tokens_longer_sequences_take_longer() -> None:
-    costs = MeasuredTrainingCosts([law()])
+    costs = law()
     assert costs.t_train_s(TrainingLoad.of([1024.0] * 4)) > costs.t_train_s(TrainingLoad.of([256.0] * 16))
-
-
-def test_only_measured_layouts_are_forecast() -> None:
-    costs = MeasuredTrainingCosts([law()])
-    assert costs.layouts() == ((1, 1),)
-    with pytest.raises(ConfigError, match=r"tp 2 pp 1 was not measured; measured: tp 1 pp 1"):
-        costs.t_train_s(SPREAD, tp=2)

@@ -18,15 +18,15 @@ def test_tensor_parallelism_divides_the_work_of_a_step_at_most_once(model: str) 
     costs = engine(model)
     for batch, context in ((1, 1024), (32, 8192), (256, 2048)):
         alone = costs.decode_step_s(1, batch, context)[0]
-        for tp in costs.degrees():
+        for tp in costs.laws().of:
             assert costs.decode_step_s(tp, batch, context)[0] >= alone / tp
-            assert costs.coefficients(tp).step_s(batch, context) >= costs.coefficients(1).step_s(batch, context) / tp
+            assert costs.laws()[tp].step_s(batch, context) >= costs.laws()[1].step_s(batch, context) / tp
 
 
 @settings(deadline=None, max_examples=40)
 @given(tp=st.sampled_from([1, 2, 4, 8]), batch=st.integers(1, 255), context=st.integers(1, 30000))
 def test_a_step_never_shrinks_with_batch_or_context(tp: int, batch: int, context: int) -> None:
-    step = engine("qwen3_14b").coefficients(tp)
+    step = engine("qwen3_14b").laws()[tp]
     assert step.step_s(batch + 1, context) >= step.step_s(batch, context) > 0
     assert step.step_s(batch, context + 1) >= step.step_s(batch, context)
 
@@ -44,7 +44,7 @@ def test_kv_heads_are_repeated_beyond_their_number() -> None:
 
 
 def test_forty_thousand_tokens_take_at_least_as_many_steps() -> None:
-    step = engine("qwen3_14b").coefficients(8)
+    step = engine("qwen3_14b").laws()[8]
     assert 40_000 * step.step_s(1, 20_000) >= 40_000 * step.a_s > 200
 
 
@@ -53,15 +53,15 @@ def test_70b_does_not_fit_one_gpu_and_says_why() -> None:
     fit = costs.fits(1)
     assert not fit.fits
     assert "141.1 GB of weights" in fit.reason
-    assert costs.degrees() == (2, 4, 8)
+    assert tuple(costs.laws().of) == (2, 4, 8)
     with pytest.raises(ConfigError, match="leaves 0 tokens"):
-        costs.coefficients(1)
+        costs.laws()[1]
 
 
 def test_tp8_is_not_offered_for_28_heads() -> None:
     costs = engine("qwen2.5_7b")
     assert "does not divide the 28 attention heads" in costs.fits(8).reason
-    assert costs.degrees() == (1, 2, 4)
+    assert tuple(costs.laws().of) == (1, 2, 4)
 
 
 def test_an_engine_never_spans_nodes() -> None:
@@ -72,7 +72,7 @@ def test_an_engine_never_spans_nodes() -> None:
     ("smaller", "larger"), [("qwen2.5_3b", "qwen2.5_7b"), ("qwen3_4b", "qwen3_14b"), ("llama3_8b", "qwen3_14b")]
 )
 def test_a_bigger_model_steps_slower(smaller: str, larger: str) -> None:
-    few, many = engine(smaller).coefficients(2), engine(larger).coefficients(2)
+    few, many = engine(smaller).laws()[2], engine(larger).laws()[2]
     assert few.step_s(16, 64_000) < many.step_s(16, 64_000)
     assert few.prefill_s(4096) < many.prefill_s(4096)
 
@@ -87,8 +87,8 @@ def test_experts_are_read_as_the_batch_touches_them() -> None:
 
 def test_a_move_pays_for_the_whole_context_and_prefill_for_the_cached_one() -> None:
     costs = engine("qwen3_14b")
-    step = costs.coefficients(4)
-    assert costs.reprefill_s(4, 32_768) > 2 * costs.reprefill_s(4, 16_384) - step.prefill_a_s
+    step = costs.laws()[4]
+    assert step.prefill_s(32_768) > 2 * step.prefill_s(16_384) - step.prefill_a_s
     chunks = sum(step.prefill_s(1024, context) for context in range(0, 32_768, 1024))
     assert chunks == pytest.approx(step.prefill_s(32_768) + 31 * step.prefill_a_s)
 
@@ -101,5 +101,5 @@ def test_a_slower_link_costs_only_engines_that_communicate() -> None:
 
 def test_the_linear_law_reproduces_the_sum_of_kernels() -> None:
     costs = engine("qwen3_14b")
-    for tp in costs.degrees():
-        assert costs.coefficients(tp).fit_error < 0.05
+    for tp in costs.laws().of:
+        assert costs.laws()[tp].fit_error < 0.05

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from libra_core.config import load_config
-from libra_core.costs.api import StepCoefficients
 from libra_core.costs.measured import PROFILE_VERSION, EngineLawFit, MeasuredProfile, write_measured
+from libra_core.types.laws import EngineLaw
 from support.laws import trainer_law
 
 ROOT = Path(__file__).parents[3]
@@ -81,8 +81,14 @@ def test_mistakes_are_one_sentence(setting: str, sentence: str) -> None:
 def host_profile(folder: Path, hidden: int = 128) -> list[str]:
     """Settings that plan the quickstart's policy by a calibration of this host."""
     (folder / "config.json").write_text(HF_CONFIG)
-    step = StepCoefficients(
-        a_s=8e-3, b_s=1e-4, c_s=1e-8, prefill_a_s=5e-3, prefill_b_s_per_token=3e-5, prefill_c_s_per_token2=1e-9
+    law = EngineLaw(
+        a_s=8e-3,
+        b_s=1e-4,
+        c_s=1e-8,
+        prefill_a_s=5e-3,
+        prefill_b_s_per_token=3e-5,
+        prefill_c_s_per_token2=1e-9,
+        kv_tokens=4096,
     )
     trainer = trainer_law()
     profile = MeasuredProfile(
@@ -93,7 +99,7 @@ def host_profile(folder: Path, hidden: int = 128) -> list[str]:
         measured_on="today",
         clock="cpu",
         software={},
-        engines=(EngineLawFit(tp=1, kv_tokens=4096, coefficients=step, held_out_median_error=0.02, num_cells=15),),
+        engines=(EngineLawFit(tp=1, law=law, held_out_median_error=0.02, num_cells=15),),
         trainers=(trainer,),
         max_context_tokens=2048,
     )

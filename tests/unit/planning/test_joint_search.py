@@ -68,7 +68,7 @@ SMALL = st.builds(
         cluster=Cluster(num_gpus=gpus, gpus_per_node=node),
         lengths=heavy_tailed(48, seed, scale=scale),
         staleness=staleness,
-        costs=replace(problem().costs, trainer=PlainTrainer(state_bytes=120e9)),
+        costs=replace(problem().costs, trainer=PlainTrainer(state_bytes=120e9).law),
     ),
     gpus=st.integers(3, 12),
     node=st.sampled_from([2, 4, 8]),
@@ -122,15 +122,15 @@ def test_what_does_not_fit_is_a_sentence() -> None:
 
 
 def test_training_that_takes_every_gpu_is_a_sentence() -> None:
-    asked = problem(4, 64, modes=(Mode.ASYNCHRONOUS,), costs=replace(problem().costs, trainer=PlainTrainer(gpu_bytes=61e9)))
+    asked = problem(4, 64, modes=(Mode.ASYNCHRONOUS,), costs=replace(problem().costs, trainer=PlainTrainer(gpu_bytes=61e9).law))
     with pytest.raises(ResourceError, match="leaves no engine"):
         plan_resources(asked)
 
 
 def test_slow_trainer_gets_more_gpus() -> None:
     costs = problem().costs
-    slow = plan_resources(problem(48, 256, costs=replace(costs, trainer=PlainTrainer(seconds_per_token=4e-3))))
-    fast = plan_resources(problem(48, 256, costs=replace(costs, trainer=PlainTrainer(seconds_per_token=3e-4))))
+    slow = plan_resources(problem(48, 256, costs=replace(costs, trainer=PlainTrainer(seconds_per_token=4e-3).law)))
+    fast = plan_resources(problem(48, 256, costs=replace(costs, trainer=PlainTrainer(seconds_per_token=3e-4).law)))
     assert slow.best.plan.train.num_gpus > fast.best.plan.train.num_gpus
 
 
@@ -147,7 +147,7 @@ def test_relaxations_are_computed_and_help() -> None:
 
 
 def test_tie_goes_to_the_running_plan() -> None:
-    costs = replace(problem().costs, trainer=PlainTrainer(seconds_per_token=1.2e-3))
+    costs = replace(problem().costs, trainer=PlainTrainer(seconds_per_token=1.2e-3).law)
     asked = problem(48, 768, modes=(Mode.ASYNCHRONOUS,), streamed=(True,), staleness=2, costs=costs)
     best = plan_resources(asked).best
     tied = [item for item in plan_resources(asked).runner_ups if item.forecast.t_iter_s < best.forecast.t_iter_s * (1 + 1e-7)]
@@ -183,7 +183,7 @@ def test_blind_router_makes_mixed_fleets_worse() -> None:
 
 
 def test_hybrid_pool_follows_the_expected_drift() -> None:
-    costs = replace(problem().costs, trainer=PlainTrainer(state_bytes=20e9))
+    costs = replace(problem().costs, trainer=PlainTrainer(state_bytes=20e9).law)
     still = plan_resources(problem(64, 960, drift=1.0, costs=costs)).best.plan
     moving = plan_resources(problem(64, 960, drift=2.0, costs=costs)).best.plan
     assert still.hybrid_replicas == 0

@@ -158,12 +158,12 @@ def test_colocated_adds_training_to_rollout() -> None:
 def test_slots_hold_the_promised_context() -> None:
     bench = open_bench(problem(48, 256), Cuts())
     for tp, curve in bench.curves.items():
-        assert (curve.law.slots - 1) * curve.law.context <= 0.7 * STUDY[tp][4]
+        assert (curve.engine.slots - 1) * curve.engine.context <= 0.7 * STUDY[tp][4]
 
 
 def test_in_flight_bound_caps_the_slots() -> None:
     bench = open_bench(problem(48, 32, staleness=0), Cuts())
-    assert bench.curves[8].law.slots == 32
+    assert bench.curves[8].engine.slots == 32
 
 
 @given(

@@ -10,14 +10,14 @@ from libra_core.planning.candidates import Bench, open_bench
 from libra_core.planning.decision import Look, PastLooks, ReplanPolicy, tier_of
 from libra_core.planning.experience import CostBook, ErrorBook
 from libra_core.planning.lengths import LengthTable
-from libra_core.planning.problem import Cluster, Costs, PlanningProblem
+from libra_core.planning.problem import Cluster, PlanningProblem
 from libra_core.planning.proposals import Standing, at_work, choose, flips, forecast_of, propose, propose_in_run
 from libra_core.planning.training_tree import Cuts
 from libra_core.types.decision import Reason, Verdict
 from libra_core.types.forecast import Candidate, Mode, Term
 from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
 from libra_core.types.transition import Tier, TransitionCost
-from support.planning import STUDY, ConstantMoving, PlainTrainer, TableEngines, heavy_tailed, problem
+from support.planning import STUDY, PlainTrainer, costs, heavy_tailed, problem
 
 GPUS = 32
 CHEAP = TransitionCost(start_s=1.0)
@@ -117,7 +117,7 @@ def follow(policy: ReplanPolicy, *, known_error: float | None = None) -> tuple[i
 def tail(lengths: LengthTable) -> Bench:
     """Synchronous, with a trainer slow enough that the best split hangs on the sample that was seen."""
     trainer = PlainTrainer(seconds_per_token=3 * PlainTrainer().seconds_per_token)
-    return bench(lengths, staleness=0, costs=Costs(engines=TableEngines(STUDY), trainer=trainer, moving=ConstantMoving()))
+    return bench(lengths, staleness=0, costs=costs(trainer))
 
 
 TAIL = tail(heavy_tailed(4096, seed=99))
@@ -140,7 +140,7 @@ def test_a_rule_that_believes_every_forecast_shifts_gpus_back_and_forth_there() 
 def test_a_flip_that_pays_is_found_when_the_trainer_binds() -> None:
     asked = small(staleness=4, age_slack=1)
     trainer = PlainTrainer(seconds_per_token=6 * PlainTrainer().seconds_per_token)
-    asked = replace(asked, costs=replace(asked.costs, trainer=trainer))
+    asked = replace(asked, costs=replace(asked.costs, trainer=trainer.law))
     looks = propose(asked, EXAMPLE, BOOKS)
     assert looks[0].current.forecast.terms.binding is Term.TRAINER
     decision = choose(looks, ReplanPolicy(), PastLooks())
@@ -171,8 +171,7 @@ def test_engines_stay_where_some_belong_to_hybrids_or_no_other_degree_is_asked_f
 
 def test_a_degree_whose_cache_holds_no_longest_trajectory_is_not_proposed() -> None:
     table = {tp: (*row[:4], 30_000 * tp) for tp, row in STUDY.items()}
-    costs = Costs(engines=TableEngines(table), trainer=PlainTrainer(), moving=ConstantMoving())
-    found = rollout_degrees(running(hybrids=0, tp=4), 1, 2, 4, costs=costs)
+    found = rollout_degrees(running(hybrids=0, tp=4), 1, 2, 4, costs=costs(table=table))
     assert [dict(other.rollout.engines) for other in found] == [{2: 8}]
 
 
@@ -180,7 +179,7 @@ def test_gpus_that_a_degree_leaves_idle_are_used_again_by_the_next() -> None:
     """Three GPUs of a node beside the trainer: one engine of tp 2 wastes one, three of tp 1 do not."""
     cluster = Cluster(num_gpus=7, gpus_per_node=8)
     plan = replace(running(hybrids=0, tp=1, engines=3), train=TrainLayout(tp=4))
-    asked = {"cluster": cluster, "costs": Costs(engines=TableEngines(STUDY), trainer=PlainTrainer(), moving=ConstantMoving())}
+    asked = {"cluster": cluster, "costs": costs()}
     (there,) = rollout_degrees(plan, 1, 2, **asked)
     assert dict(there.rollout.engines) == {2: 1}
     (back,) = rollout_degrees(there, 1, 2, **asked)

@@ -24,7 +24,9 @@ MODELS = ("qwen3_4b", "qwen3_14b", "qwen3_30b_a3b", "qwen2.5_7b", "llama3_8b", "
 def evaluators(device_name: str, model_name: str, node: int) -> tuple[DeviceProfile, ModelFacts, Costs]:
     device, model = load_device(device_name), load_model(model_name)
     trainer = TrainingCosts(device, model, node_size=node)
-    return device, model, Costs(engines=RolloutCosts(device, model), trainer=trainer, moving=TransitionCosts(device, model))
+    moving = TransitionCosts(device, model)
+    costs = Costs(engines=RolloutCosts(device, model).laws(), trainer=trainer.law(), publication_s=moving.publication_s)
+    return device, model, costs
 
 
 @st.composite
@@ -59,14 +61,13 @@ def problems(draw: st.DrawFn) -> tuple[DeviceProfile, ModelFacts, PlanningProble
 
 def check_fits(device: DeviceProfile, model: ModelFacts, asked: PlanningProblem, candidate: Candidate) -> None:
     costs, train = asked.costs, candidate.plan.train
-    assert isinstance(costs.trainer, TrainingCosts)
     memory = costs.trainer.estimate(
         shape_of(train), asked.lengths.training_load(asked.regime.batch, asked.regime.longest_tokens)
     ).memory
     assert memory.total_bytes <= device.memory_bytes
     assert candidate.forecast.train_bytes_per_gpu == memory.total_bytes
     for tp, slots in candidate.slots_per_engine:
-        room = costs.engines.kv_tokens(tp)
+        room = costs.engines[tp].kv_tokens
         assert model.weight_bytes + room * model.kv_bytes_per_token <= tp * device.memory_bytes
         assert room >= asked.regime.longest_tokens
         one_class = len(candidate.slots_per_engine) == 1  # a class of short trajectories holds more of them

@@ -12,13 +12,11 @@ import pytest
 from libra_core.config import LibraConfig
 from libra_core.config.model import ModelConfig
 from libra_core.config.planner import PlannerConfig
-from libra_core.costs.api import EngineLimits, StepCoefficients, load_model
+from libra_core.costs.api import EngineLimits, load_model
 from libra_core.costs.measured import PROFILE_VERSION, EngineLawFit, MeasuredProfile, write_measured
 from libra_core.costs.measured_training import TrainerLawFit
 from libra_core.errors import CheckpointError
 from libra_core.planning.run_forecast import (
-    EngineOfRun,
-    FleetLaw,
     ForecastHistory,
     GeneratedBatch,
     RunForecaster,
@@ -28,15 +26,15 @@ from libra_core.planning.run_forecast import (
     forecast_train_s,
 )
 from libra_core.planning.run_laws import load_run_laws
+from libra_core.types.laws import EngineLaw
 from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
 from libra_core.types.reports import IterationReport
 from support.laws import trainer_law
 from support.reports import iteration_report, rollout_report, update_report
 
-STEP = StepCoefficients(a_s=0.01, b_s=0.001, c_s=0.0, prefill_a_s=0.0, prefill_b_s_per_token=0.0, prefill_c_s_per_token2=0.0)
+STEP = EngineLaw(a_s=0.01, b_s=0.001, c_s=0.0, prefill_b_s_per_token=0.0, kv_tokens=4096)
 LIMITS = EngineLimits(kv_tokens=1e6, max_num_seqs=128)
-ENGINE = EngineOfRun(coefficients=STEP, limits=LIMITS)
-FLEET = FleetLaw(engines=(ENGINE,), num_engines=1)
+FLEET = RunLaws(engines=((STEP, LIMITS),), num_engines=1)
 PLAN = Plan(train=TrainLayout(), rollout=RolloutLayout(engines=((1, 1),)))
 BATCH = GeneratedBatch(
     trajectories=8,
@@ -54,7 +52,7 @@ HF_CONFIG = """{"model_type": "qwen3", "num_attention_heads": 4, "num_key_value_
 
 
 def fleet_only(half_life_steps: float = 10.0, last_full_step: int = 100) -> RunForecaster:
-    return RunForecaster(RunLaws(fleet=FLEET), half_life_steps=half_life_steps, last_full_step=last_full_step)
+    return RunForecaster(FLEET, half_life_steps=half_life_steps, last_full_step=last_full_step)
 
 
 def iteration(step: int, *, generated_tokens: int = 400, t_rollout_s: float = 1.8) -> IterationReport:
@@ -70,7 +68,7 @@ def model_folder(tmp_path: Path) -> Path:
 def measured_profile(
     file: Path, *, hidden: int = 128, trainers: tuple[TrainerLawFit, ...] = (), software: dict[str, str] | None = None
 ) -> str:
-    law = EngineLawFit(tp=1, kv_tokens=4096, coefficients=STEP, held_out_median_error=0.03, num_cells=15)
+    law = EngineLawFit(tp=1, law=STEP, held_out_median_error=0.03, num_cells=15)
     profile = MeasuredProfile(
         version=PROFILE_VERSION,
         host="here",
@@ -97,8 +95,8 @@ def test_more_engines_share_the_work_but_not_the_longest_trajectory() -> None:
 
 
 def test_the_slowest_degree_of_a_mixed_fleet_sets_the_time() -> None:
-    slow = replace(ENGINE, coefficients=replace(STEP, a_s=0.02))
-    mixed = FleetLaw(engines=(ENGINE, slow), num_engines=2)
+    slow = replace(STEP, a_s=0.02)
+    mixed = RunLaws(engines=((STEP, LIMITS), (slow, LIMITS)), num_engines=2)
     assert forecast_rollout_s(mixed, BATCH) == pytest.approx(80 * 0.02 + 200 * 0.001 + 0.5)
 
 
@@ -180,17 +178,16 @@ def test_twice_the_trained_tokens_take_longer(model_folder: Path) -> None:
 def test_the_cache_of_a_cpu_engine_is_the_configured_one(model_folder: Path) -> None:
     laws, _ = load_run_laws(LibraConfig(), PLAN, str(model_folder))
     model = load_model(model_folder)
-    assert laws.fleet is not None
     float32_bytes = 2 * model.kv_bytes_per_token
-    assert laws.fleet.engines[0].limits.kv_capacity == int(256 * 2**20 / float32_bytes)
+    assert laws.engines[0][1].kv_capacity == int(256 * 2**20 / float32_bytes)
 
 
 def test_a_profile_of_the_same_model_takes_the_place_of_the_kernels(model_folder: Path) -> None:
     config = LibraConfig(planner=PlannerConfig(profile=measured_profile(model_folder / "host.yaml")))
     laws, missing = load_run_laws(config, PLAN, str(model_folder))
     assert missing == []
-    assert laws.fleet is not None
-    assert laws.fleet.engines[0].coefficients == STEP
+    (law, _), cache = laws.engines[0], laws.engines[0][1].kv_capacity
+    assert law == replace(STEP, kv_tokens=cache), "its cache is the configured one"
 
 
 def test_a_measured_trainer_takes_the_place_of_the_kernels(model_folder: Path) -> None:
@@ -198,7 +195,7 @@ def test_a_measured_trainer_takes_the_place_of_the_kernels(model_folder: Path) -
     laws, _ = load_run_laws(LibraConfig(planner=PlannerConfig(profile=file)), PLAN, str(model_folder))
     assert laws.trainer is not None
     batch = TrainedBatch(sequences=10, tokens=1000, squared_tokens=100_000, longest_tokens=100, micro_batches=2)
-    assert forecast_train_s(laws.trainer, batch) == pytest.approx(2 * 0.01 + 1000 * 1e-4 + 100_000 * 1e-8 + 0.005)
+    assert forecast_train_s(laws.trainer, laws.shape, batch) == pytest.approx(2 * 0.01 + 1000 * 1e-4 + 100_000 * 1e-8 + 0.005)
     assert laws.grounding[1].startswith("trainer: tp 1 pp 1 measured")
 
 
@@ -215,7 +212,7 @@ def test_a_profile_that_cannot_be_used_leaves_the_kernels_and_says_why(model_fol
     laws, missing = load_run_laws(LibraConfig(planner=PlannerConfig(profile=str(file))), PLAN, str(model_folder))
     plain, _ = load_run_laws(LibraConfig(), PLAN, str(model_folder))
     assert missing == []
-    assert laws.fleet == plain.fleet
+    assert laws.engines == plain.engines
     assert {"other model": "hidden 256", "other software": "torch 0.1 then"}.get(
         fault, "no calibration profile"
     ) in laws.grounding[0]

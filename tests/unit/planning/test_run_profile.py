@@ -7,23 +7,23 @@ import pytest
 
 from libra_core.config import plan_of
 from libra_core.config.loading import validate_config
-from libra_core.costs.api import StepCoefficients, TrainingLoad, TrainingShape, load_model
+from libra_core.costs.api import TrainingLoad, TrainingShape, load_model
 from libra_core.errors import ConfigError
 from libra_core.planning.experience import CostBook, ErrorBook
 from libra_core.planning.problem import ModelShape
 from libra_core.planning.proposals import Standing, propose_in_run
 from libra_core.planning.run_costs import run_costs
-from libra_core.planning.run_profile import MeasuredEngines, MeasuredTrainer, RunMeter, RunSide, problem_of_run
+from libra_core.planning.run_profile import RunMeter, RunSide, measured_engines, measured_trainer, problem_of_run
 from libra_core.types.forecast import Term
 from libra_core.types.lengths import LengthRecord
 from libra_core.types.plan import RolloutLayout
 from libra_core.types.profile import RunProfile
 from libra_core.types.reports import EngineWork, IterationReport
 from libra_core.types.transition import Tier, TransitionCost
-from support.planning import PlainTrainer, TableEngines
+from support.planning import PlainTrainer, engines_of
 from support.reports import iteration_report, rollout_report, time_account, update_report
 
-LAW = TableEngines({1: (0.01, 0.001, 0.0, 0.0, 10_000)})
+LAW = engines_of({1: (0.01, 0.001, 0.0, 0.0, 10_000)})
 CONFIG = validate_config(
     {
         "rollout": {"engines": [{"tp": 1, "count": 2}], "groups_per_step": 16},
@@ -75,14 +75,12 @@ def test_engines_are_the_law_times_what_their_steps_took_over_it() -> None:
     """100 steps of 5 sequences: 15 ms each by the law, 45 ms in truth."""
     found = measured(step(0, work=EngineWork(decode_s=4.5, prefill_s=0.0, steps=100, tokens=500)))
     assert found.decode_ratio == pytest.approx(3.0)
-    coefficients = MeasuredEngines(LAW, found, 1.0).coefficients(1)
-    assert isinstance(coefficients, StepCoefficients)
-    assert coefficients.step_s(5, 0) == pytest.approx(0.045)
+    assert measured_engines(LAW, found, 1.0)[1].step_s(5, 0) == pytest.approx(0.045)
 
 
 def test_engines_of_each_degree_are_believed_as_they_were_measured_and_others_as_the_newest() -> None:
     """Twice their law at tp 1; at tp 2 four times. An iteration in which both served tells of neither."""
-    law = TableEngines({tp: (0.01, 0.001, 0.0, 0.0, 10_000) for tp in (1, 2, 4)})
+    law = engines_of({tp: (0.01, 0.001, 0.0, 0.0, 10_000) for tp in (1, 2, 4)})
     meter = RunMeter(law, PLAN, half_life_steps=3.0)
     meter.observe(step(0, work=EngineWork(decode_s=3.0, prefill_s=0.0, steps=100, tokens=500)))
     meter.observe(step(1, work=EngineWork(decode_s=90.0, prefill_s=0.0, steps=100, tokens=500)), fleet_changes=True)
@@ -90,12 +88,12 @@ def test_engines_of_each_degree_are_believed_as_they_were_measured_and_others_as
     before = meter.profile(2, trajectories=10)
     assert before.decode_ratio == pytest.approx(2.0), "the newest that was measured"
     meter.observe(step(2, work=EngineWork(decode_s=6.0, prefill_s=0.0, steps=100, tokens=500)))
-    engines = MeasuredEngines(law, meter.profile(3, trajectories=10), 1.0)
-    assert [engines.coefficients(tp).a_s for tp in (1, 2, 4)] == pytest.approx([0.02, 0.04, 0.04])
+    engines = measured_engines(law, meter.profile(3, trajectories=10), 1.0)
+    assert [engines[tp].a_s for tp in (1, 2, 4)] == pytest.approx([0.02, 0.04, 0.04])
 
 
 def test_a_replica_more_halves_the_work_but_not_what_comes_once_a_step() -> None:
-    trainer = MeasuredTrainer(PlainTrainer(), profile(train_s_per_token=1e-3, train_fixed_s=0.2, between_s=0.3))
+    trainer = measured_trainer(PlainTrainer().law, profile(train_s_per_token=1e-3, train_fixed_s=0.2, between_s=0.3))
     one, two = (trainer.estimate(TrainingShape(dp=dp), LOAD).t_train_s for dp in (1, 2))
     assert (one, two) == (pytest.approx(10.5), pytest.approx(5.5))
 
@@ -103,7 +101,7 @@ def test_a_replica_more_halves_the_work_but_not_what_comes_once_a_step() -> None
 def test_replicas_that_slow_each_other_down_do_not_make_one_of_them_look_slow() -> None:
     """2 s alone; two on the same cores take 2 s too: going back to one would cost nothing."""
     found = measured(step(0, train_s=2.0), step(1, train_s=2.0, hybrids=1), step(2, train_s=2.0, hybrids=1))
-    trainer = MeasuredTrainer(PlainTrainer(), found)
+    trainer = measured_trainer(PlainTrainer().law, found)
     load = replace(LOAD, tokens=660.0)
     alone, shared = (trainer.estimate(TrainingShape(dp=dp), load).parts.forward_backward_s for dp in (1, 2))
     assert (alone, shared) == (pytest.approx(2.0), pytest.approx(2.0))
@@ -112,12 +110,12 @@ def test_replicas_that_slow_each_other_down_do_not_make_one_of_them_look_slow() 
 
 def test_a_number_of_replicas_that_no_step_had_is_forecast_from_the_newest_steps() -> None:
     found = measured(step(0, train_s=2.0), step(1, train_s=1.5, hybrids=1))
-    estimate = MeasuredTrainer(PlainTrainer(), found).estimate(TrainingShape(dp=3), replace(LOAD, tokens=660.0))
+    estimate = measured_trainer(PlainTrainer().law, found).estimate(TrainingShape(dp=3), replace(LOAD, tokens=660.0))
     assert estimate.parts.forward_backward_s == pytest.approx(2 * 1.5 / 3)
 
 
 def test_promised_contexts_are_final_ones_so_that_fewer_trajectories_fit() -> None:
-    assert MeasuredEngines(LAW, profile(), 1.25).kv_tokens(1) == 8000
+    assert measured_engines(LAW, profile(), 1.25)[1].kv_tokens == 8000
 
 
 @pytest.mark.parametrize(
@@ -128,7 +126,7 @@ def test_a_flip_to_training_pays_when_the_trainer_binds_and_not_when_the_fleet_d
 ) -> None:
     model = load_model("qwen2.5_3b")
     side = RunSide(
-        costs=replace(run_costs(CONFIG, model), engines=TableEngines({1: (0.01, 0.001, 0.0, 0.0, 1_000)})),
+        costs=replace(run_costs(CONFIG, model), engines=engines_of({1: (0.01, 0.001, 0.0, 0.0, 1_000)})),
         model=ModelShape(num_layers=model.num_layers),
         num_gpus=PLAN.num_gpus,
     )

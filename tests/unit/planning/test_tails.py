@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from libra_core.planning.confusion import ORACLE
-from libra_core.planning.latency import Latencies, engine_law, latency_curve
+from libra_core.planning.latency import Latencies, latency_curve, loaded_engine
 from libra_core.planning.lengths import LengthTable, table_of
 from libra_core.planning.mixed import fleet_classes
 from libra_core.planning.rollout_partition import Partition, Share
@@ -46,7 +46,7 @@ def direct(values: np.ndarray, weight: np.ndarray, draws: int) -> float:
 def test_two_hangs_count_as_they_do_in_a_direct_computation_on_the_whole_history(count: int) -> None:
     table = history(lognormal(count), hangs=2)
     regime = problem(48, BATCH).regime
-    law = engine_law(problem(48, BATCH).costs.engines, 8, table, regime)
+    law = loaded_engine(problem(48, BATCH).costs.engines, 8, table, regime)
     curve = latency_curve(law, table, regime)
     for row in (0, curve.rate.size // 2, curve.rate.size - 1):
         latencies = law.latencies(curve.rate[row : row + 1], table)[0]
@@ -61,7 +61,7 @@ def test_the_answer_does_not_depend_on_how_much_of_a_history_is_stored(tail: Cal
     generated, regime = tail(4_000), problem(48, BATCH).regime
     costs = problem(48, BATCH).costs.engines
     once, often = history(generated), history(np.tile(generated, copies))
-    curves = [latency_curve(engine_law(costs, 8, table, regime), table, regime) for table in (once, often)]
+    curves = [latency_curve(loaded_engine(costs, 8, table, regime), table, regime) for table in (once, often)]
     assert curves[0].slowest_of_batch == pytest.approx(curves[1].slowest_of_batch, rel=1e-9)
 
 

@@ -23,7 +23,7 @@ def test_every_leaf_uses_exactly_the_gpus_and_divides_the_layers() -> None:
 
 
 def test_replicas_need_not_divide_the_batch_and_the_fullest_one_sets_the_pace() -> None:
-    asked, load, _, found = tree(20, train_degrees=(4,), costs=replace(problem().costs, trainer=PlainTrainer(fixed_s=0.0)))
+    asked, load, _, found = tree(20, train_degrees=(4,), costs=replace(problem().costs, trainer=PlainTrainer(fixed_s=0.0).law))
     uneven = next(leaf for leaf in found if leaf.layout.dp == 5)
     assert load.num_sequences == 96
     even = asked.costs.trainer.estimate(shape_of(uneven.layout), load).t_train_s
@@ -49,7 +49,7 @@ def test_stages_are_uneven_only_where_the_run_allows_it() -> None:
 
 
 def test_cuts_name_rule_and_example() -> None:
-    _, _, cuts, _ = tree(24, costs=replace(problem().costs, trainer=PlainTrainer(state_bytes=3000e9)))
+    _, _, cuts, _ = tree(24, costs=replace(problem().costs, trainer=PlainTrainer(state_bytes=3000e9).law))
     rules = {item.rule: item for item in cuts.pruned()}
     assert "GB per GPU" in rules["memory"].example
     assert rules["pp divides the layers"].count > 0
@@ -65,7 +65,7 @@ def test_context_parallelism_only_where_nothing_else_fits() -> None:
     _, _, _, roomy = tree(16)
     assert {leaf.layout.cp for leaf in roomy} == {1}
     tight = PlainTrainer(state_bytes=16e9, gpu_bytes=1.3e9)
-    _, _, _, found = tree(16, train_degrees=(1,), costs=replace(problem().costs, trainer=tight))
+    _, _, _, found = tree(16, train_degrees=(1,), costs=replace(problem().costs, trainer=tight.law))
     assert {leaf.layout.cp for leaf in found} == {8}
 
 
@@ -81,7 +81,7 @@ def test_refused_shapes_carry_the_evaluators_sentence() -> None:
         def shape_fit(self, shape: object) -> Fit:
             return Fit(fits=False, reason="tp 8 does not divide the 28 heads")
 
-    _, _, cuts, found = tree(16, costs=replace(problem().costs, trainer=Refusing()))
+    _, _, cuts, found = tree(16, costs=replace(problem().costs, trainer=Refusing().law))
     assert found == []
     assert "28 heads" in cuts.examples["model and topology"]
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from libra_core.errors import ConfigError
 from libra_core.routing.buckets import Buckets, buckets_from_lengths
-from libra_core.routing.costs import A800_14B, CostTable, EngineLaw, table_for
+from libra_core.routing.costs import A800_14B, CostTable, table_for
+from libra_core.types.laws import EngineLaw
 from support.routing import BUCKETS, LENGTHS, costs
 
 
@@ -30,7 +31,7 @@ def test_moving_costs_the_prefill_of_the_context() -> None:
 @pytest.mark.parametrize(("bucket", "law"), [(0, A800_14B[1]), (1, A800_14B[2])])
 def test_a_filling_engine_slows_down_as_its_law_says(bucket: int, law: EngineLaw) -> None:
     assert costs().slowdown(bucket, 0) == 1.0
-    assert costs().slowdown(bucket, 32) == pytest.approx(law.step_s() / law.a_s)
+    assert costs().slowdown(bucket, 32) == pytest.approx(law.step_s(32, 32 * 8192) / law.a_s)
 
 
 def test_measured_moves_replace_the_prefill_of_their_degree_alone() -> None:

@@ -100,7 +100,7 @@ def report_of(host: Host, t_iter_s: float) -> IterationReport:
         cached_tokens=0,
     )
     tokens, hybrids = prompt + generated + tools, host.active.hybrids_training
-    law = run_costs(CONFIG, load_model(str(MODEL))).engines.coefficients(1)
+    law = run_costs(CONFIG, load_model(str(MODEL))).engines[1]
     context = (prompt + 0.5 * (generated + tools)) / BATCH
     steps = round(generated / DECODE_BATCH)
     work = EngineWork(
