@@ -67,6 +67,7 @@ class Belongings:
 
 def main(front: int) -> None:
     """Watch until the owner has ended; `front` is the process that waits for it, or the owner itself."""
+    # An interrupt reaches the whole terminal: a watcher that ended with its owner would leave everything it is there for.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -88,7 +89,7 @@ def end_processes(belongings: Belongings) -> set[str]:
     shared: set[str] = set()
     by_itself, at_last = time.monotonic() + _SELF_S, time.monotonic() + _SELF_S + _KILL_S
     while (alive := _ordinary(belongings)) and time.monotonic() < at_last:
-        shared |= _mapped(alive)
+        shared |= _mapped(alive)  # while they live: afterwards nothing tells whose a file under /dev/shm was
         if time.monotonic() > by_itself:
             for process in alive:
                 with suppress(psutil.NoSuchProcess):
@@ -122,6 +123,7 @@ def _end_last(belongings: Belongings) -> None:
 def _wait_for_end(owner: int, front: int, belongings: Belongings, facts: "_Facts") -> None:
     """Returns when the owner has ended. Ends it when its front is gone and it does not follow."""
     try:
+        # A process id is given away again; a pidfd stays with the process that is meant, and wakes `select` at its end.
         ended, front_ended = os.pidfd_open(owner), os.pidfd_open(front)
     except ProcessLookupError:
         return
@@ -138,6 +140,7 @@ def _wait_for_end(owner: int, front: int, belongings: Belongings, facts: "_Facts
         if time.monotonic() > kill_at:
             os.kill(owner, signal.SIGKILL)
         began_s = time.monotonic()
+        # A child whose parent has ended hangs below another process, and is only known for the owner's if it was seen before.
         belongings.look()
         look_s = max(_LOOK_S, _SHARE * (time.monotonic() - began_s))
 

@@ -24,12 +24,13 @@ class Watcher:
 
     def begin(self, owner: int) -> None:
         """Watch this process. The pipe then belongs to it alone."""
-        self._write({"owner": owner})
+        self.tell(owner=owner)
         os.close(self._pipe)
 
     def tell(self, **facts: Any) -> None:
         """Replace facts by these. A watcher that is gone is nobody's reason to end."""
-        self._write(facts)
+        with suppress(OSError):
+            os.write(self._pipe, (json.dumps(facts) + "\n").encode())
 
     def finish(self) -> None:
         """Wait until it has seen the end of what it watches and is gone."""
@@ -37,12 +38,6 @@ class Watcher:
             self._process.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-
-    def _write(self, facts: dict[str, Any]) -> None:
-        try:
-            os.write(self._pipe, (json.dumps(facts) + "\n").encode())
-        except OSError:
-            return
 
 
 def start_watcher() -> Watcher:

@@ -85,6 +85,7 @@ def policy_loss(tokens: LossTokens, config: LossConfig, *, max_new_tokens: int) 
         penalty = kl_penalty(tokens.logprobs, tokens.reference_logprobs, tokens.sampler_logprobs, config.kl_estimator)
         per_token = per_token + config.kl_coefficient * penalty
     total = (per_token * _token_weights(tokens.sequence_ids, lengths, config, max_new_tokens)).sum()
+    # A count and no mean: a micro-batch's own mean would weigh tokens by what they were packed with.
     weight = tokens.logprobs.numel() if config.kind in _TOKEN_WEIGHTED else int((lengths > 0).sum())
     return LossSum(total=total, weight=weight, diagnostics=_diagnostics(tokens, objective))
 
@@ -99,6 +100,7 @@ class _Objective:
 
 
 def _ratio(log_ratio: Tensor) -> Tensor:
+    # Below the bound the second factor is 1 with slope 0; above it the first is constant, and the slope is the second's alone.
     return log_ratio.clamp(max=_LOG_RATIO_BOUND).exp() * (1.0 + (log_ratio - _LOG_RATIO_BOUND).clamp(min=0.0))
 
 
@@ -125,7 +127,7 @@ def _truncated_importance(tokens: LossTokens, config: LossConfig) -> Tensor | fl
     """min(old / sampler, cap): corrects for engine and trainer disagreeing about the same weights (Yao et al. 2025, TIS)."""
     if config.old_logprobs == "sampler" or config.importance_cap is None:
         return 1.0
-    return (tokens.old_logprobs - tokens.sampler_logprobs).exp().clamp(max=config.importance_cap)
+    return (tokens.old_logprobs - tokens.sampler_logprobs).exp().clamp(max=config.importance_cap)  # inf is cut too; no gradient
 
 
 def _token_weights(sequence_ids: Tensor, lengths: Tensor, config: LossConfig, max_new_tokens: int) -> Tensor | float:
@@ -139,6 +141,7 @@ def _token_weights(sequence_ids: Tensor, lengths: Tensor, config: LossConfig, ma
 def _sequence_means(values: Tensor, sequence_ids: Tensor, lengths: Tensor) -> Tensor:
     """Mean of each token's sequence, at each token."""
     sums = torch.zeros(len(lengths), dtype=values.dtype, device=values.device).index_add(0, sequence_ids, values)
+    # Nobody reads the mean of a sequence without a loss token, but it must be a number: 0 / 0 would stop every check for nan.
     return (sums / lengths.clamp(min=1))[sequence_ids]
 
 

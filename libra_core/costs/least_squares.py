@@ -21,6 +21,7 @@ def robust_fit(design: Array, times: Array) -> tuple[list[float], float]:
     solution, error = nonnegative_fit(design, times)
     for _ in range(_ROUNDS):
         off = np.abs(design @ np.asarray(solution) / times - 1)
+        # By the median: the standard deviation grows with the very cells that are to count less, and would let them pass.
         scale = max(_SIGMA_PER_MAD * float(np.median(off)), _EXACT)
         weights = np.minimum(1.0, _HUBER * scale / np.maximum(off, _EXACT))
         solution, error = nonnegative_fit(design, times, weights)
@@ -37,6 +38,7 @@ def nonnegative_fit(design: Array, times: Array, weights: Array | None = None) -
         times: `[n]`, positive.
         weights: `[n]`, of the squared errors; 1 when left out.
     """
+    # Relative errors: absolute ones would be those of the longest rows, and say little of the short steps that a run consists of.
     scaled = design / times[:, None]
     target = np.ones(len(times))
     emphasis = target if weights is None else np.sqrt(weights)
@@ -45,7 +47,7 @@ def nonnegative_fit(design: Array, times: Array, weights: Array | None = None) -
     for size in range(1, design.shape[1] + 1):
         for chosen in combinations(columns, size):
             solution = np.linalg.lstsq(scaled[:, chosen] * emphasis[:, None], emphasis, rcond=None)[0]
-            if np.any(solution < 0):
+            if np.any(solution < 0):  # cut to 0 it would be feasible and no optimum: the others have to be solved anew
                 continue
             loss = float(np.sum((emphasis * (scaled[:, chosen] @ solution - target)) ** 2))
             if best is None or loss < best[0]:

@@ -56,5 +56,7 @@ def verdicts(minima: Sequence[int]) -> list[Agreed]:
 
 
 def _agreed(minima: Sequence[int]) -> list[int]:
+    # min(e) and min(-e) = -max(e): equal only where all name one epoch. By the first alone a rank that has met the next life of a
+    # replica and one that holds its last would agree on the older. `NO_SAY` is the largest of either, and so changes neither.
     pairs = zip(minima[0::2], minima[1::2], strict=True)
     return [least if least == -negated and 0 < least < NO_SAY else 0 for least, negated in pairs]

@@ -230,6 +230,8 @@ class Latencies:
         return cls(values[order], _beyond(weight[order]))
 
     def largest(self, draws: int) -> Largest:
+        # Order statistics: P(max > v) = 1 - (1 - q)^n with q the share beyond v. In this form a q of 1e-9 keeps its digits; 1 - q
+        # would round it away, and with it the rare hangs of which the slowest of a batch consists.
         with np.errstate(divide="ignore"):  # before the first value, everything lies beyond
             exceeded = -np.expm1(draws * np.log1p(-self.beyond))
         return Largest(self.values, -np.diff(exceeded, prepend=1.0))
@@ -250,6 +252,7 @@ def _binned(values: Floats, weight: Floats) -> tuple[Floats, Floats]:
 
 
 def _beyond(weight: Floats) -> Floats:
+    # Summed from the tail, small shares first, for the same digits.
     beyond = np.minimum(np.cumsum(weight[::-1])[::-1], 1.0)
     return np.append(beyond[1:], 0.0)
 

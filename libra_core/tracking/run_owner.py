@@ -60,14 +60,14 @@ def owned_run_folder(config: LibraConfig) -> Generator[Path]:
 def owned(run_dir: Path) -> Generator[None]:
     """Be the folder's owner inside the block; raises `ResourceError` when another process is."""
     with on_the_disk(run_dir):
-        lock = _taken(run_dir)
+        lock = _taken(run_dir)  # before the name: who reads a name without the lock would believe it for an instant
         me = Owner(host=socket.gethostname(), pid=os.getpid(), since=time.strftime("%Y-%m-%d %H:%M:%S"))
         write_atomically(run_dir / _OWNER, json.dumps(asdict(me)))
     try:
         yield
     finally:
         with suppress(OSError):
-            (run_dir / _OWNER).unlink()
+            (run_dir / _OWNER).unlink()  # before the lock is let go: afterwards it would be the next owner's name
         lock.release()
 
 

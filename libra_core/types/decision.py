@@ -42,7 +42,11 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """A ledger entry, also when nothing changes."""
+    """A ledger entry, also when nothing changes.
+
+    At step 40 the trainer binds (`Term.TRAINER`), and with one more replica an iteration would take 8.6 instead of 9.8 s: a gain
+    of 1.2 s a step, 120 s over `horizon_steps` 100, against a cost of 14 s and forecasts that are off by 0.05: `SWITCH`, `PAYS`.
+    """
 
     step: int
     verdict: Verdict

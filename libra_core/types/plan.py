@@ -56,7 +56,14 @@ class RolloutLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The active division of the GPUs."""
+    """The active division of the GPUs.
+
+    Two replicas of two GPUs train; two engines of one GPU and one of four generate, and one of the small ones may change sides:
+
+    >>> plan = Plan(train=TrainLayout(tp=2, dp=2), rollout=RolloutLayout(engines=((1, 2), (4, 1))), hybrid_replicas=1)
+    >>> plan.num_gpus, plan.rollout.degrees
+    (10, (1, 1, 4))
+    """
 
     train: TrainLayout
     rollout: RolloutLayout

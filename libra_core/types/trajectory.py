@@ -100,7 +100,11 @@ class VersionSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """One turn asked of an engine."""
+    """One turn asked of an engine.
+
+    The second turn of the example at `Trajectory`: `token_ids` are all seven tokens so far, never the turn alone; the engine
+    finds what it computed before in its prefix cache.
+    """
 
     request_id: str
     token_ids: tuple[int, ...]
@@ -114,7 +118,10 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedTurn:
-    """One turn as an engine sampled it; an aborted turn keeps every token sampled so far."""
+    """One turn as an engine sampled it; an aborted turn keeps every token sampled so far.
+
+    `token_ids[n]`, `logprobs[n]`. Three tokens of which new weights sampled the last: versions `4: [0, 2)`, `5: [2, 3)`.
+    """
 
     token_ids: tuple[int, ...]
     """The stop token is included."""
@@ -141,7 +148,15 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """One sample of one prompt. All sequences have length L = prompt + generated + tool tokens."""
+    """One sample of one prompt. All sequences have length L = prompt + generated + tool tokens.
+
+    A search with L = 9: two prompt tokens, three sampled, two from the tool while new weights came, two sampled::
+
+        token_ids  11 12 | 21  22  23 | 31 32 | 41  42      prompt_tokens 2, generated_tokens 5, turns 2
+        loss_mask   0  0 |  1   1   1 |  0  0 |  1   1
+        logprobs    0  0 | -.1 -.7 -.2|  0  0 | -.3 -.1
+        versions    4: [2, 5)                  5: [7, 9)    oldest_version 4
+    """
 
     trajectory_id: TrajectoryId
     group_id: GroupId

@@ -84,7 +84,11 @@ class TransitionCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """Everything between two plans, in order."""
+    """Everything between two plans, in order.
+
+    A flip of hybrid 0 to the trainer: drain engine, stop engine, start replica, join training. When the join fails, the inverses
+    of the other three run in reverse order, and the plan before is active again.
+    """
 
     tier: Tier
     source: Plan

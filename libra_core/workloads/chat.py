@@ -21,7 +21,7 @@ class Chat:
     """ChatML where the tokenizer has its two tokens, else `User:`/`Assistant:` lines with the tokenizer's end of text."""
 
     def __init__(self, codec: TextCodec) -> None:
-        self._codec = codec
+        self._codec, self._plain = codec, codec.encode_plain
         start, end = codec.special(_START), codec.special(_END)
         self._markers = (start, end) if start is not None and end is not None else None
         ends = [codec.special(text) for text in _PLAIN_ENDS]
@@ -60,6 +60,3 @@ class Chat:
         if self._markers is None:
             return self._plain("\nAssistant:")
         return (self._markers[0], *self._plain("assistant\n"))
-
-    def _plain(self, text: str) -> tuple[int, ...]:
-        return self._codec.encode_plain(text)

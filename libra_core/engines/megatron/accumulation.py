@@ -139,12 +139,16 @@ class Accumulator:
         """
         start = device_time_s(self.world.device)
         self.settle(step)
+        # Of the global loss, so that all ranks raise or none: one that raised alone would leave the others in the reduction below
+        # until their collective times out.
         means = self._means(step)
         if not isfinite(means["loss"]):
             raise NumericsError(
                 f"the loss of batch {step.batch_id} at version {step.version} is {means['loss']}; the weights were not changed: "
                 "look for extreme log-probs in the batch, and lower training.optimizer.learning_rate"
             )
+        # By construction, not by value: on a zero gradient Adam would still move the weights by its momentum, and ranks that
+        # judged by their own rounding could disagree whether to enter the collective.
         if step.has_signal:
             self.reduce(step, force_all_reduce=self.exchange is not None and self.exchange.needs_whole_gradient)
             if self.exchange is not None:
@@ -178,6 +182,7 @@ class Accumulator:
         replicas = self.world.dp_size if step.settled else len(step.loads)
         shares = share(lengths, loads=step.loads[:replicas])
         first = sum(len(given) for given in step.given)
+        # Every rank books all shares: without a message it then knows what a replica that is lost held, and which number it has.
         for replica, ours in enumerate(shares):
             step.loads[replica] += sum(lengths[index] for index in ours)
             step.signals[replica] |= self._has_signal([sequences[index] for index in ours])

@@ -18,18 +18,20 @@ class _LogprobEntropy(torch.autograd.Function):
         width = logits.shape[-1]
         first = width * (dist.get_rank(group) if group is not None else 0)
         scaled = logits.float() / temperature
+        # The peak of all slices: exp overflows float32 beyond 88, and a peak of each rank's own would give each another scale.
         peak = scaled.amax(-1)
         if size > 1:
             dist.all_reduce(peak, op=dist.ReduceOp.MAX, group=group)
         scaled -= peak[:, None]
         weights = scaled.exp()
         here = (targets >= first) & (targets < first + width)
-        column = (targets - first).clamp(0, width - 1)[:, None]
+        column = (targets - first).clamp(0, width - 1)[:, None]  # valid where the target is another rank's, too: `here` zeroes it
         sums = torch.stack([weights.sum(-1), scaled.gather(-1, column)[:, 0] * here, (weights * scaled).sum(-1)])
         if size > 1:
             dist.all_reduce(sums, group=group)
         norm, target, weighted = sums
         log_norm = norm.log()
+        # log Z - Σ z·p, not -Σ p·log p: where p underflows to 0 the product with its logarithm would be nan.
         entropy = log_norm - weighted / norm
         ctx.save_for_backward(weights.div_(norm[:, None]), scaled.sub_(log_norm[:, None]), entropy, here, column)
         ctx.dtype, ctx.temperature = logits.dtype, temperature

@@ -25,7 +25,7 @@ class BackgroundTasks:
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)  # failure: `_reap` tells it
-        self._running.add(task)
+        self._running.add(task)  # the loop itself keeps only a weak reference, and a task may vanish in the middle of its work
         task.add_done_callback(self._reap)
         return task
 

@@ -69,6 +69,7 @@ class Session:
 
     def close(self) -> None:
         """End the agent loops, then engines and trainers, then Ray; bounded, and safe to call in any state."""
+        # The coordinator first: it would take the end of engines for losses, and ask the controller for others in their place.
         for name, actor in (("rollout coordinator", self.coordinator), ("cluster controller", self.controller)):
             if actor is None:
                 continue
@@ -99,7 +100,7 @@ def start_session(
     session = Session(ref=replace(ref, ray_address=_connect(config, namespace)), config=config)
     try:
         _start_actors(session, str(model_folder), resume_from, report)
-    except BaseException as error:
+    except BaseException as error:  # an interrupt too: nobody else knows of what has been started
         session.close()
         logs = Path(session.ref.run_dir) / "logs"
         if isinstance(error, LibraError) and any(logs.glob("*")):
@@ -119,6 +120,8 @@ def _start_actors(session: Session, model_folder: str, resume_from: Path | None,
 
     session.controller = actor(ClusterControllerActor, "controller").remote(config, model_folder, plan_of(config), scratch)
     assert session.controller is not None
+    # Both begin at once, since each takes minutes; the trainer is waited for first, since version and prompts of a checkpoint
+    # come from it and everything below is made with them.
     starting_engines = session.controller.start_engines.remote()
     starting_trainers = session.controller.start_trainers.remote()
     report("starting the trainer", 0.1)

@@ -84,6 +84,8 @@ class WeightPublisher:
 
     def begin(self, version: PolicyVersion) -> None:
         """Settle the publication before, then do the trainer's part of this one. Raises what `settle` does."""
+        # Engines read the version before from its file or out of the broadcast until they have answered; a second order beside it
+        # would give some of them the one and some the other, and the canary of neither would mean anything.
         if self._under_way is not None:
             self.settle()
         start_s = time.monotonic()
@@ -93,6 +95,7 @@ class WeightPublisher:
             version=version,
             sent=sent,
             before_s=sent.at_s - start_s,
+            # After the order has gone, so that engines load meanwhile, and before the next step, which changes the weights.
             expected=self._trainer.score_tokens(canary) if canary else (),
         )
 
@@ -123,7 +126,7 @@ class WeightPublisher:
     def _settled(self, under_way: _UnderWay) -> PublicationReport:
         sent, version = under_way.sent, under_way.version
         answer: Published = ask(f"the engines to load version {version}", sent.reference, self._patience_s, since_s=sent.at_s)
-        self._remove_files_before(sent.path)
+        self._remove_files_before(sent.path)  # not sooner: engines that load still map the one before
         if not answer.engines:
             raise ResourceError(f"no engine took policy version {version}; look into the run folder's logs")
         if under_way.expected and not answer.scores:
@@ -177,6 +180,8 @@ class WeightPublisher:
             return self._broadcast_once(version, canary)
 
     def _broadcast_once(self, version: PolicyVersion, canary: tuple[int, ...]) -> _Sent:
+        # Ordered and not awaited: rank 0 and the engines are in one collective, and either side that waited for the other to be
+        # done first would wait for ever.
         at_s, reference = self._send(lambda: PublicationOrder(version=version, source=self._join_group()), canary)
         whole = False
         try:
@@ -200,6 +205,7 @@ class WeightPublisher:
             host, port = self._trainer.rendezvous()
             world_size = 1 + sum(group.values())
             join_s = self._deadline_s / 2
+            # Both sides are asked before either is waited for: the group exists once all of its ranks are in the call.
             joining = self._coordinator.open_broadcast.remote(host, port, world_size, join_s)
             self._trainer.ranks.call("open_broadcast", host, port, world_size, join_s, deadline_s=self._deadline_s)
             ask("the engines to join the broadcast group", joining, 2 * join_s + 2 * GRACE_S)
@@ -214,7 +220,7 @@ class WeightPublisher:
             while not self._begun(token):
                 continue
             prepared = order()
-        except BaseException:
+        except BaseException:  # also an interrupt: a publication left open keeps every engine in the fleet until the run ends
             ask("the end of a publication", self._coordinator.end_publication.remote(token))
             raise
         return time.monotonic(), self._coordinator.publish.remote(prepared, canary, token)

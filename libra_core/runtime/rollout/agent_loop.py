@@ -137,6 +137,7 @@ class AgentLoop:
         finally:
             if self.ahead is not None:
                 self.ahead.drop()
+            # However it ended: context that stays promised to it would make its engine look full for the rest of the run.
             self.tools.release(self.trajectory_id, self.prompt.kind, len(self.token_ids), finished)
         return self._trajectory(finish, failure, started_s)
 
@@ -197,7 +198,7 @@ class AgentLoop:
                 turn = await self._turn_on(member, room, moves=moves)
         except EngineLostError:
             self.losses += 1
-            self.current = None
+            self.current = None  # its cache is gone with it: the next engine is a first one, no move
             if self.losses > _MAX_ENGINE_LOSSES:
                 raise
             return None
@@ -233,6 +234,7 @@ class AgentLoop:
 
     async def _use_ahead(self, member: EngineMember) -> bool:
         """Wait for what the target does already, or let go of it."""
+        # Taken off before the wait: whatever ends that ends the request too, and leaves nothing to be dropped a second time.
         ahead, self.ahead = self.ahead, None
         if ahead is None or ahead.member is not member:
             if ahead is not None:

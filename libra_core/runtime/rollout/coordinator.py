@@ -131,6 +131,7 @@ class RolloutCoordinatorActor:
         started_s = time.monotonic()
         try:
             engines = await self._keeper.publish(order)
+            # Only now: a group that started before would carry a version that none of its tokens is of.
             self._version = order.version
             self._wake.set()
             self._tasks.spawn(self._router.save())
@@ -239,13 +240,14 @@ class RolloutCoordinatorActor:
                 total_steps=self._config.training.steps,
             )
             for _ in range(allowed):
-                version = self._version
+                version = self._version  # once: the await below may bring a publication
                 issue = self._queue.next(version)
                 self._issued += 1
+                # Before it runs: a step that does not know of it would take younger groups, and this one would miss its own.
                 await self._tell_store(f"start group {issue.index}", self._store.group_started.remote(issue.index, version))
                 self._tasks.spawn(self._run_group(runner, issue, version))
             await self._wake.wait()  # unbounded: a step that gets no groups says who is late
-            self._wake.clear()
+            self._wake.clear()  # before the look, not after it: what comes during the look must wake this again
 
     async def _run_group(self, runner: GroupRunner, issue: Issue, version: PolicyVersion) -> None:
         index = issue.index

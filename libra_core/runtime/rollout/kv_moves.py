@@ -85,6 +85,8 @@ async def generate_moved(
 ) -> GeneratedTurn:
     """A request to the target of a move. Waits for the engine before (bounded by `offer`), then for the target."""
     started_s = time.monotonic()
+    # The offer first: the target begins to compute the context as soon as it has the request, and a ticket that came beside it
+    # would find nothing left to load. An offer that is refused costs the prefill, never the turn.
     ticket = None if held is None else await tools.offer(held, request)
     asked_s = time.monotonic() - started_s
     turn = await tools.generate(member, replace(request, kv_ticket=ticket))
@@ -108,6 +110,7 @@ class PrefillAhead:
 
     def __init__(self, member: EngineMember, request: GenerationRequest, held: HeldContext | None, tools: MoveTools) -> None:
         self.member = member
+        # Beside the tool and not awaited before it ends: a prefill that the trajectory waited for would save nothing.
         work = self._compute(request, held, tools)
         self._task = asyncio.get_running_loop().create_task(work)  # failure: `_note_failure`, and whoever takes it
         self._task.add_done_callback(_note_failure)
@@ -118,7 +121,7 @@ class PrefillAhead:
 
     def drop(self) -> None:
         """It goes elsewhere, or has ended."""
-        self._task.cancel()
+        self._task.cancel()  # which aborts the request: its KV would stand in the way of sequences that somebody reads
 
     async def _compute(self, request: GenerationRequest, held: HeldContext | None, tools: MoveTools) -> GeneratedTurn | None:
         started_s = time.monotonic()

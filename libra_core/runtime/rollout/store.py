@@ -166,9 +166,12 @@ class TrajectoryStoreActor:
                         late_s=late_s,
                     )
                 began = now
+                # The lock is held from the look above until `wait` has queued itself, which `wait_for` does in a task of its own:
+                # a group that landed in between would notify nobody, and the step would sleep beside it until its deadline.
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), deadline - now)
                 now = time.monotonic()
+                # Only while enough others were ready: else the step waits for work, not for the age limit.
                 if selection.late and len(self._ready) >= places:
                     late_s += now - began
                     waited_for.update(selection.late)

@@ -164,6 +164,22 @@ def test_a_foreseen_move_that_does_not_come_is_dropped() -> None:
     assert facts(trajectory) == facts(STAYED)
 
 
+def test_a_prefill_ahead_that_fails_for_an_unknown_reason_is_told_although_nobody_takes_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken(TwoEngines):
+        async def generate(self, member: EngineMember, request: GenerationRequest) -> GeneratedTurn:
+            turn = await super().generate(member, request)
+            if request.max_new_tokens == 1:
+                raise LookupError("no such block")
+            return turn
+
+    fleet = Broken(foreseen=LARGE, then=SMALL)
+    trajectory, _ = run(fleet, lambda: asyncio.sleep(0.01))
+    assert facts(trajectory) == facts(STAYED)
+    assert "a prefill ahead failed: LookupError: no such block" in caplog.messages
+
+
 @pytest.mark.parametrize("dies", ["ahead", "turn"])
 def test_an_engine_that_dies_during_a_move_loses_nothing(dies: str) -> None:
     fleet = TwoEngines(foreseen=LARGE, then=LARGE if dies == "turn" else SMALL, dies=dies)
