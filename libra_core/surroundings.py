@@ -2,6 +2,7 @@
 
 import os
 import socket
+import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,6 +11,7 @@ from urllib.parse import urlsplit
 
 _PROXIES: Final = ("http_proxy", "https_proxy", "all_proxy", "ftp_proxy", "ws_proxy", "wss_proxy", "grpc_proxy")
 _EXCEPTIONS: Final = "no_proxy"
+_LEAST_COLUMNS: Final = 20
 _SOCKS: Final = ("socks5", "socks5h")
 
 
@@ -52,6 +54,22 @@ def children_write_any_text() -> None:
     encoding, _, errors = os.environ.get("PYTHONIOENCODING", "").partition(":")
     if encoding and errors in ("", "strict", "surrogateescape"):
         os.environ["PYTHONIOENCODING"] = f"{encoding}:backslashreplace"
+
+
+def print_in_a_width() -> None:
+    """Forget a width of the terminal that has no room for a word, such as the 0 of a terminal without a size: nothing is printed
+    in it."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdigit() and int(columns) < _LEAST_COLUMNS:
+        del os.environ["COLUMNS"]
+
+
+def have_a_home() -> None:
+    """A user that is only a number, as in containers, may have none, and libraries end at their import without one."""
+    try:
+        Path.home()
+    except RuntimeError:
+        os.environ["HOME"] = tempfile.gettempdir()
 
 
 def _spellings(names: tuple[str, ...]) -> Iterator[str]:

@@ -6,6 +6,7 @@ What a run reads is named from the file that names it, or with `--set` from the 
 
 import os
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -75,6 +76,8 @@ def expanded(text: str, key: str) -> str:
     """
     if not text.strip() or "\0" in text:
         raise ConfigError(f"{key} = {text!r} is no path; name a file or folder, or leave the key out")
+    if any(unicodedata.category(character) == "Cc" for character in text):
+        raise ConfigError(f"{key} = {text!r} holds a line's end or another control character; rename the folder, or leave it out")
 
     def value(match: re.Match[str]) -> str:
         name = match["braced"] if match["bare"] is None else match["bare"]

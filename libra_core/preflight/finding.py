@@ -28,5 +28,6 @@ def found(name: str, check: Check) -> Finding:
     try:
         return Finding(name=name, ok=True, sentence=check())
     except (LibraError, OSError) as error:
-        sentence, _, remedy = str(error).partition("; ")
+        said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.strerror else str(error)
+        sentence, _, remedy = said.partition("; ")
         return Finding(name=name, ok=False, sentence=sentence, remedy=remedy or None)

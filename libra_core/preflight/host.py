@@ -28,18 +28,21 @@ _CONNECTOR_PACKAGES = {"Nixl": "nixl", "LMCache": "lmcache", "Mooncake": "moonca
 def run_root(config: LibraConfig) -> str:
     """A file can be written there; folders that are missing are made, as the run would."""
     root = Path(config.run.root)
+    asked = f"run.root = {config.run.root}"
     try:
+        if root.is_symlink() and not root.exists():
+            raise ConfigError(f"{asked} is a link to {root.readlink()}, where nothing is; make that, or name another folder")
+        if root.exists() and not root.is_dir():
+            raise ConfigError(f"{asked} is a file; name a folder")
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=root):
             pass
     except OSError as error:
-        raise ConfigError(
-            f"run.root = {config.run.root} cannot be written ({error.strerror}); set it to a folder that can"
-        ) from None
+        raise ConfigError(f"{asked} cannot be written ({error.strerror}); set it to a folder that can") from None
     free = shutil.disk_usage(root).free
     if free < _ROOT_BYTES:
         raise ResourceError(
-            f"run.root = {config.run.root} has {free >> 20} MiB free, and run folder and databases begin with "
+            f"{asked} has {free >> 20} MiB free, and run folder and databases begin with "
             f"{_ROOT_BYTES >> 20}; free some space, or set it to another disk"
         )
     return f"{root.absolute()} can be written"

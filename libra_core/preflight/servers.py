@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from libra_core.config import LibraConfig
-from libra_core.config.loading import prefect_address
+from libra_core.config.loading import prefect_address, tracking_uri_of_environment
 from libra_core.config.workload import SearchR1Config
 from libra_core.errors import ResourceError
 
@@ -25,13 +25,15 @@ def prefect() -> str:
 
 def mlflow(config: LibraConfig) -> str:
     """Whether it answers; that its experiment can be used is seen when the run opens it."""
-    uri = config.tracking.mlflow_uri
-    if uri == "off":
+    if config.tracking.mlflow_uri == "off":
         return "off: records go to the run folder alone"
+    uri = config.tracking.mlflow_uri or tracking_uri_of_environment()
     if uri is None:
         return f"a database in {Path(config.run.root).absolute()}"
     if urlsplit(uri).scheme in {"http", "https"}:
-        knock(f"{uri.rstrip('/')}/health", "MLflow (tracking.mlflow_uri)", "start it, correct the address, or set it to `off`")
+        whose = "MLFLOW_TRACKING_URI" if config.tracking.mlflow_uri is None else "tracking.mlflow_uri"
+        remedy = "start it, correct the address, or set tracking.mlflow_uri to `off`"
+        knock(f"{uri.rstrip('/')}/health", f"MLflow ({whose})", remedy)
         return f"{uri} answers"
     return f"{uri}, opened when the run starts"
 

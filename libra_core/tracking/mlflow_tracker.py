@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,6 +27,7 @@ from libra_core.tracking.one_writer import one_writer, require_database
 
 _MAX_PARAM_LENGTH = 500
 _PARAMS_PER_CALL = 100
+_NAMED_BY = "tracking.mlflow_uri (else MLFLOW_TRACKING_URI)"
 _UNKNOWN = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
 """What stores answer to the id of a run that they do not have."""
 
@@ -155,10 +157,10 @@ def _in_a_sentence(uri: str) -> Generator[None]:
     except (MlflowException, SQLAlchemyError, OSError, ValueError) as error:
         if isinstance(error, LibraError):
             raise
-        reason = " ".join(str(error).split())[:200]
+        reason = shorten(str(error), 200, placeholder=" …")
         raise ResourceError(
-            f"cannot use MLflow at {uri}: {reason}; start it, correct tracking.mlflow_uri, "
-            "or set it to `off` to write only the run folder"
+            f"cannot use MLflow at {uri}: {reason}; start it, correct {_NAMED_BY}, "
+            "or set the key to `off` to write only the run folder"
         ) from None
 
 

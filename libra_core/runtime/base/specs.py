@@ -1,6 +1,7 @@
 """From the configuration to what one engine or one trainer rank needs to know, and the environment of its process."""
 
 import getpass
+import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -47,9 +48,17 @@ def engine_spec(
     environment = process_environment(spec)
     if scratch is not None:
         # What torch compiles is kept for other runs.
-        compiled = str(Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}")
+        compiled = str(Path(tempfile.gettempdir()) / f"torchinductor_{_user()}")
         environment |= {"VLLM_RPC_BASE_PATH": scratch, "TMPDIR": scratch, "TORCHINDUCTOR_CACHE_DIR": compiled}
     return spec, environment
+
+
+def _user() -> str:
+    """As torch names its folder; a container may run under a number that has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid_{os.getuid()}"
 
 
 def elastic_spec(config: LibraConfig, secret: bytes) -> ElasticSpec | None:

@@ -88,6 +88,7 @@ def test_home_and_variables_are_filled_in(tmp_path: Path, monkeypatch: pytest.Mo
         ("~no_such_user/a", "no home folder of '~no_such_user'"),
         ("", "is no path"),
         ("a\0b", "is no path"),
+        ("a\nb", "holds a line's end or another control character"),
     ],
 )
 def test_a_path_that_cannot_be_filled_in_is_refused(tmp_path: Path, text: str, sentence: str) -> None:

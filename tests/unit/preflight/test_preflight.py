@@ -61,7 +61,8 @@ def failures(config: LibraConfig) -> list[Finding]:
 
 @pytest.fixture(autouse=True)
 def private_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def test_a_host_that_lacks_nothing_has_no_failures(tmp_path: Path) -> None:
@@ -76,6 +77,11 @@ def test_a_model_folder_that_is_complete_has_no_failures(tmp_path: Path) -> None
 
 def _root_is_a_file(root: Path, _: pytest.MonkeyPatch) -> dict[str, Any]:
     (root / "runs").write_text("")
+    return {}
+
+
+def _root_is_a_link_to_nothing(root: Path, _: pytest.MonkeyPatch) -> dict[str, Any]:
+    (root / "runs").symlink_to(root / "gone")
     return {}
 
 
@@ -104,6 +110,11 @@ def _no_port(_: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
         raise OSError(f"cannot listen on {address}")
 
     patch.setattr(host.socket, "create_server", refused)
+    return {}
+
+
+def _mlflow_of_the_environment_is_away(_: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    patch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
     return {}
 
 
@@ -217,10 +228,14 @@ def _tasks_cannot_be_kept(_: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "defect", "said"),
     [
-        ("run root", _root_is_a_file, "cannot be written"),
+        ("run root", _root_is_a_file, "is a file"),
+        ("run root", _root_is_a_link_to_nothing, "gone, where nothing is"),
+        ("run root", lambda root, _: {"run": {"root": str(root / ("x" * 300))}}, "cannot be written (File name too long)"),
+        ("run root", lambda *_: {"run": {"root": "/proc/self/x"}}, "cannot be written"),
         ("disk", _disk_is_full, "0.0 GiB free"),
         ("resume", lambda root, _: {"run": {"root": str(root), "resume": str(root / "none")}}, "to resume"),
         ("prefect", _prefect_is_away, "no Prefect (PREFECT_API_URL) answers"),
+        ("mlflow", _mlflow_of_the_environment_is_away, "no MLflow (MLFLOW_TRACKING_URI) answers"),
         ("mlflow", lambda *_: {"tracking": {"mlflow_uri": f"http://127.0.0.1:{free_port()}"}}, "no MLflow"),
         ("simulation", _truth_is_missing, "cannot read the truth table"),
         ("simulation", _law_is_missing, "cannot read the workload"),

@@ -1,8 +1,10 @@
 """Proxies and stream encodings of the environment."""
 
 import os
+import pwd
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,8 @@ import httpx
 import pytest
 import requests
 
-from libra_core.surroundings import children_write_any_text, own_hosts, reach_own_host_directly
+from flows.command_line.terminal import terminal
+from libra_core.surroundings import children_write_any_text, have_a_home, own_hosts, print_in_a_width, reach_own_host_directly
 
 ROOT = Path(__file__).parents[3]
 NAMES = [spelling for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy") for spelling in (name, name.upper())]
@@ -72,6 +75,25 @@ def test_a_plan_is_printed_to_a_stream_without_unicode(encoding: str, tmp_path: 
     done = subprocess.run(command, capture_output=True, cwd=tmp_path, env=variables, check=False)
     assert done.returncode == 0, done.stderr
     assert b"staleness eta = 1" in done.stdout
+
+
+@pytest.mark.parametrize(("columns", "kept"), [("0", False), ("3", False), ("40", True), ("wide", True)])
+def test_a_width_without_room_is_forgotten(columns: str, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    print_in_a_width()
+    assert (os.environ.get("COLUMNS") == columns) is kept
+    assert terminal().width >= 20
+
+
+def test_a_user_without_name_and_home_has_one_for_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nameless(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setenv("HOME", "")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", nameless)
+    have_a_home()
+    assert Path.home() == Path(tempfile.gettempdir())
 
 
 def _direct(client: httpx.Client, url: str) -> bool:
