@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from libra_core.config import LibraConfig
+from libra_core.ports.tracking import Tracker
 from libra_core.tracking.buffered import BufferedTracker
 from libra_core.tracking.mlflow_tracker import RunLabels, knows_run, mlflow_uri, open_experiment, start_run
-from libra_core.tracking.recorder import FileTracker, NullTracker
+from libra_core.tracking.recorder import NullTracker
 from libra_core.tracking.run_folder import read_journal, update_journal
 
 
@@ -14,7 +15,7 @@ from libra_core.tracking.run_folder import read_journal, update_journal
 class OpenTracker:
     """A tracker and where its run is seen; None when MLflow is off."""
 
-    tracker: FileTracker
+    tracker: Tracker
     run_id: str | None
     url: str | None
 

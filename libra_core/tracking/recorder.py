@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 from libra_core.errors import CheckpointError, on_the_disk
 from libra_core.ports.tracking import Tracker
@@ -41,12 +41,6 @@ _USUAL_FROM, _USUAL_OF = 4, 9
 """Iterations that tell the usual throughput: from so many on, and of the last so many."""
 
 
-class FileTracker(Tracker, Protocol):
-    """A tracker that also keeps files."""
-
-    def log_file(self, path: Path) -> None: ...
-
-
 class NullTracker:
     """For runs whose only record is the run folder."""
 
@@ -68,7 +62,7 @@ class Recorder:
     A disk that refuses is a `ResourceError`; `finish` never raises.
     """
 
-    def __init__(self, run_dir: Path, tracker: FileTracker, *, first_step: int = 0) -> None:
+    def __init__(self, run_dir: Path, tracker: Tracker, *, first_step: int = 0) -> None:
         self.run_dir = run_dir
         self._tracker = tracker
         with self._on_disk():

@@ -1,10 +1,9 @@
 """A step on this rank: parts of the batch add up gradients as they come, then one reduction, Adam, one report."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from time import time
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -141,10 +140,10 @@ class Accumulator:
         self.settle(step)
         # Of the global loss, so that all ranks raise or none: one that raised alone would leave the others in the reduction below
         # until their collective times out.
-        means = self._means(step)
-        if not isfinite(means["loss"]):
+        report = self._report(step, learning_rate)
+        if not isfinite(report.loss):
             raise NumericsError(
-                f"the loss of batch {step.batch_id} at version {step.version} is {means['loss']}; the weights were not changed: "
+                f"the loss of batch {step.batch_id} at version {step.version} is {report.loss}; the weights were not changed: "
                 "look for extreme log-probs in the batch, and lower training.optimizer.learning_rate"
             )
         # By construction, not by value: on a zero gradient Adam would still move the weights by its momentum, and ranks that
@@ -163,15 +162,7 @@ class Accumulator:
             "duration_s": step.busy_s + end - start,
             "started_s": step.started_s,
         }
-        return UpdateReport(
-            step=step.version,
-            policy_version=PolicyVersion(step.version + 1),
-            grad_norm=grad_norm,
-            learning_rate=learning_rate,
-            skipped=not step.has_signal,
-            **means,
-            **self._slowest(seconds),
-        )
+        return replace(report, grad_norm=grad_norm, **self._slowest(seconds))
 
     def reduce(self, step: OpenStep, *, force_all_reduce: bool = False) -> None:
         """Leave the global gradient of this rank's parameters in the buffers. Only once per step."""
@@ -207,24 +198,37 @@ class Accumulator:
         _, grad_norm, _ = self.model.optimizer.step()
         return float(grad_norm)
 
-    def _means(self, step: OpenStep) -> dict[str, Any]:
-        """Token-weighted global means and global counts; the same on every rank. Without a token, an importance ratio of 1."""
+    def _report(self, step: OpenStep, learning_rate: float) -> UpdateReport:
+        """Token-weighted global means and global counts, the same on every rank; the norm and the times are not known yet.
+
+        Without a token, an importance ratio of 1.
+        """
         mine = [*step.sums.as_list(), float(step.micro_batches)]
         totals, peaks = self.world.sum_and_max(mine if self.world.reports else [0.0] * len(mine), [step.sums.importance_max])
         loss, weight, entropy, kl, clipped, dual_clipped, importance, loss_tokens, micro_batches = totals
         tokens = max(loss_tokens, 1.0)
-        return {
-            "loss": loss / max(weight, 1.0),
-            "entropy": entropy / tokens,
-            "kl": kl / tokens,
-            "clip_fraction": clipped / tokens,
-            "dual_clip_fraction": dual_clipped / tokens,
-            "importance_mean": importance / tokens if loss_tokens else 1.0,
-            "importance_max": peaks[0] if loss_tokens else 1.0,
-            "tokens": step.tokens,
-            "loss_tokens": int(loss_tokens),
-            "micro_batches": int(micro_batches),
-        }
+        return UpdateReport(
+            step=step.version,
+            policy_version=PolicyVersion(step.version + 1),
+            loss=loss / max(weight, 1.0),
+            grad_norm=0.0,
+            entropy=entropy / tokens,
+            kl=kl / tokens,
+            clip_fraction=clipped / tokens,
+            dual_clip_fraction=dual_clipped / tokens,
+            importance_mean=importance / tokens if loss_tokens else 1.0,
+            importance_max=peaks[0] if loss_tokens else 1.0,
+            learning_rate=learning_rate,
+            tokens=step.tokens,
+            loss_tokens=int(loss_tokens),
+            micro_batches=int(micro_batches),
+            logprob_s=0.0,
+            forward_backward_s=0.0,
+            optimizer_s=0.0,
+            duration_s=0.0,
+            started_s=step.started_s,
+            skipped=not step.has_signal,
+        )
 
     def _slowest(self, seconds: dict[str, float]) -> dict[str, float]:
         """The step takes as long as its slowest rank."""
