@@ -21,8 +21,3 @@ def shipped(text: str, folder: str) -> Path | None:
         return None
     found = CONFIGS / folder / f"{text.removesuffix('.yaml')}.yaml"
     return found if found.is_file() else None
-
-
-def shipped_names(folder: str) -> list[str]:
-    """What `configs/<folder>` has, by name."""
-    return sorted(file.stem for file in (CONFIGS / folder).glob("*.yaml"))
