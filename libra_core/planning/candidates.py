@@ -9,7 +9,7 @@ from libra_core.costs.api import TrainingLoad
 from libra_core.planning.latency import LatencyCurve, LoadedEngine, latency_curve, loaded_engine
 from libra_core.planning.objective import Options, Solution
 from libra_core.planning.placement import most_engines
-from libra_core.planning.problem import PlanningProblem
+from libra_core.planning.problem import ModelShape, PlanningProblem
 from libra_core.planning.training_tree import Cuts, TrainLeaf, best_leaves, shape_in
 from libra_core.types.forecast import Candidate, Forecast, Mode
 from libra_core.types.plan import Plan, RolloutLayout
@@ -122,7 +122,7 @@ def _in_turns(bench: Bench, leaf: TrainLeaf, tp: int) -> Choice:
 def options_of(choices: Sequence[Choice]) -> Options:
     """The choices as columns."""
     return Options(
-        tp=np.array([item.tp for item in choices], dtype=np.int64),
+        fleet=np.array([item.tp for item in choices], dtype=np.int64),
         engines=np.array([item.engines for item in choices], dtype=np.float64),
         train_s=np.array([item.leaf.t_train_s for item in choices]),
         train_fixed_s=np.array([item.leaf.fixed_s for item in choices]),
@@ -134,32 +134,36 @@ def options_of(choices: Sequence[Choice]) -> Options:
 
 def candidate_of(bench: Bench, choice: Choice, solution: Solution, row: int) -> Candidate:
     """A row of the solution as a plan with its forecast."""
-    t_iter = float(solution.forecast_s[row])
-    batch, generated = bench.problem.regime.batch, bench.problem.lengths.mean(bench.problem.lengths.generated_tokens)
-    engine = bench.curves[choice.tp].engine
+    return candidate_on(bench, choice, choice.plan.rollout, [bench.curves[choice.tp].engine], solution, row)
+
+
+def candidate_on(
+    bench: Bench, choice: Choice, rollout: RolloutLayout, engines: Sequence[LoadedEngine], solution: Solution, row: int = 0
+) -> Candidate:
+    """As `candidate_of`, with these engines in place of the choice's; `engines` has one of each degree."""
+    t_iter, problem = float(solution.forecast_s[row]), bench.problem
     colocated_s = float(solution.trainer_s[row]) if choice.mode is Mode.COLOCATED else 0.0
     forecast = Forecast(
         t_iter_s=t_iter,
         t_train_s=float(solution.train_s[row]),
         t_rollout_s=float(solution.fleet_s[row]) - colocated_s,
         slowest_trajectory_s=float(solution.latency_s[row]),
-        tokens_per_s=batch * generated / t_iter,
+        tokens_per_s=problem.regime.batch * problem.lengths.mean(problem.lengths.generated_tokens) / t_iter,
         terms=solution.terms(row),
         publication_s=choice.publication_s,
         engine_batch=float(solution.batch[row]),
         train_bytes_per_gpu=choice.leaf.bytes_per_gpu,
-        rollout_bytes_per_gpu=engine_bytes_per_gpu(bench, engine),
+        rollout_bytes_per_gpu=max(_bytes_per_gpu(problem.model, engine) for engine in engines),
     )
     return Candidate(
         mode=choice.mode,
         streamed=choice.streamed,
-        plan=choice.plan,
-        slots_per_engine=((choice.tp, engine.slots),),
+        plan=Plan(train=choice.leaf.layout, rollout=rollout),
+        slots_per_engine=tuple(sorted((engine.tp, engine.slots) for engine in engines)),
         forecast=forecast,
     )
 
 
-def engine_bytes_per_gpu(bench: Bench, engine: LoadedEngine) -> float:
+def _bytes_per_gpu(model: ModelShape, engine: LoadedEngine) -> float:
     """Weights and the KV cache of the engine, spread over its GPUs."""
-    model = bench.problem.model
     return (model.weight_bytes + engine.law.kv_tokens * model.kv_bytes_per_token) / engine.tp

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from libra_core.planning.candidates import Bench, Choice, options_of
-from libra_core.planning.objective import Options, solve
+from libra_core.planning.objective import solve
 from libra_core.planning.training_tree import shape_in
 from libra_core.types.forecast import Candidate, Mode
 from libra_core.types.plan import TrainLayout
@@ -46,15 +46,7 @@ def hybrid_replicas(best: Candidate, choices: Sequence[Choice], bench: Bench) ->
     if not alike:
         return 0
     rows = options_of([choices[row] for row in alike])
-    drifted = Options(
-        tp=rows.tp,
-        engines=rows.engines,
-        train_s=rows.train_s * bench.problem.drift,
-        train_fixed_s=rows.train_fixed_s,
-        publication_s=rows.publication_s,
-        streamed=rows.streamed,
-        colocated=rows.colocated,
-    )
+    drifted = replace(rows, train_s=rows.train_s * bench.problem.drift)
     times = solve(drifted, bench.curves, bench.problem.regime).forecast_s
     wanted = choices[alike[int(np.argmin(times))]].leaf.layout.num_gpus
     room = best.plan.rollout.num_gpus - max(degrees)

@@ -10,6 +10,7 @@ slowest of a batch consists of.
 """
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,6 +91,42 @@ class LoadedEngine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Slowest:
+    """Expected seconds of the slowest trajectory of a batch and of a group, and the group's spread; all arrays `[n]`."""
+
+    of_batch: Floats
+    of_group: Floats
+    group_spread: Floats
+    """Width W of the uniform law with the group's variance."""
+
+
+class Fleet(Protocol):
+    """What answers a stream of trajectories. Every rate is in trajectories a second: of one engine where all are equal, of the
+    whole fleet where they are not. All arrays `[n]`."""
+
+    @property
+    def work_s(self) -> float:
+        """Seconds of the busiest engine for one trajectory of the stream, when every slot is taken."""
+        ...
+
+    def batch(self, rate: Floats) -> Floats:
+        """Decode batch of an engine, in a mixed fleet of those of the longest trajectories."""
+        ...
+
+    def of_batch(self, rate: Floats) -> Floats:
+        """Expected seconds of the slowest trajectory of a batch."""
+        ...
+
+    def slowest(self, met: Floats, mean: Floats) -> Slowest:
+        """At the rates that the slowest trajectory of a batch and an average group meet."""
+        ...
+
+    def backlog_s(self, rate: Floats, work_s: Floats) -> Floats:
+        """What `backlog_s` says of a batch whose trajectories arrive at `rate`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyCurve:
     """A loaded engine with its expected maxima, piecewise linear in the arrival rate."""
 
@@ -102,17 +139,24 @@ class LatencyCurve:
     landed: Floats
     """`[rates, LANDED]` latencies within which so many of the groups are complete."""
 
+    @property
+    def work_s(self) -> float:
+        return self.engine.work_s
+
+    def batch(self, rate: Floats) -> Floats:
+        return self.engine.batch(rate)
+
+    def slowest(self, met: Floats, mean: Floats) -> Slowest:
+        return Slowest(
+            of_batch=self.of_batch(met),
+            of_group=np.interp(mean, self.rate, self.slowest_of_group),
+            group_spread=np.interp(mean, self.rate, self.spread_of_group),
+        )
+
     def of_batch(self, rate: Floats) -> Floats:
         return np.interp(rate, self.rate, self.slowest_of_batch)
 
-    def of_group(self, rate: Floats) -> Floats:
-        return np.interp(rate, self.rate, self.slowest_of_group)
-
-    def group_spread_s(self, rate: Floats) -> Floats:
-        return np.interp(rate, self.rate, self.spread_of_group)
-
     def backlog_s(self, rate: Floats, work_s: Floats) -> Floats:
-        """What `backlog_s` says of a batch whose trajectories arrive at `rate`; all `[n]`."""
         landed = np.stack([np.interp(rate, self.rate, column) for column in self.landed.T], axis=-1)
         return backlog_s(work_s, self.of_batch(rate), landed)
 

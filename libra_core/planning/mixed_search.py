@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from libra_core.planning.candidates import Bench, Choice, engine_bytes_per_gpu, options_of
+from libra_core.planning.candidates import Bench, Choice, candidate_on, options_of
 from libra_core.planning.confusion import ORACLE, RouterSkill
-from libra_core.planning.mixed import FleetClass, MixedSolution, fleet_classes, interval_cost, planning_requests, solve_mixed
-from libra_core.planning.objective import paces
+from libra_core.planning.mixed import MixedFleet, fleet_classes, interval_cost, planning_requests
+from libra_core.planning.objective import MIXED, solve
 from libra_core.planning.placement import fits_nodes
 from libra_core.planning.rollout_partition import Partition, PartitionSolver
-from libra_core.types.forecast import Candidate, Forecast
-from libra_core.types.plan import Plan, RolloutLayout
+from libra_core.types.forecast import Candidate
+from libra_core.types.plan import RolloutLayout
 
 _NO_ROUTER = (
     "mixed fleets are not considered: no measured router says which trajectories it recognises (planner.router_accuracy and "
@@ -59,33 +59,9 @@ def _fits(bench: Bench, split: Choice, partition: Partition) -> bool:
 
 
 def _judged(bench: Bench, split: Choice, partition: Partition, router: RouterSkill) -> Candidate:
-    problem = bench.problem
-    classes = fleet_classes(partition, problem.lengths, problem.costs.engines, problem.regime, router)
-    pace = paces(options_of([split]), problem.regime)
-    return _candidate(bench, split, classes, solve_mixed(classes, pace, problem.regime), _counts(partition))
-
-
-def _candidate(
-    bench: Bench, split: Choice, classes: Sequence[FleetClass], solution: MixedSolution, counts: dict[int, int]
-) -> Candidate:
-    regime, lengths = bench.problem.regime, bench.problem.lengths
-    t_iter = solution.forecast_s
-    forecast = Forecast(
-        t_iter_s=t_iter,
-        t_train_s=solution.train_s,
-        t_rollout_s=solution.terms.fleet_s,
-        slowest_trajectory_s=solution.latency_s,
-        tokens_per_s=regime.batch * lengths.mean(lengths.generated_tokens) / t_iter,
-        terms=solution.terms,
-        publication_s=split.publication_s,
-        engine_batch=solution.batch,
-        train_bytes_per_gpu=split.leaf.bytes_per_gpu,
-        rollout_bytes_per_gpu=max(engine_bytes_per_gpu(bench, item.engine) for item in classes),
-    )
-    return Candidate(
-        mode=split.mode,
-        streamed=split.streamed,
-        plan=Plan(train=split.leaf.layout, rollout=RolloutLayout(engines=tuple(sorted(counts.items())))),
-        slots_per_engine=tuple(sorted((item.tp, item.engine.slots) for item in classes)),
-        forecast=forecast,
-    )
+    problem, regime = bench.problem, bench.problem.regime
+    classes = fleet_classes(partition, problem.lengths, problem.costs.engines, regime, router)
+    fleet = MixedFleet(classes=classes, batch_size=regime.batch, group_size=regime.group_size)
+    rollout = RolloutLayout(engines=tuple(sorted(_counts(partition).items())))
+    solution = solve(options_of([split]).mixed(), {MIXED: fleet}, regime)
+    return candidate_on(bench, split, rollout, [item.engine for item in classes], solution)

@@ -21,13 +21,13 @@ R of a streamed step is at least the trainer's backlog (`latency.backlog_s`). Al
 `tests/benchmarks/plan_regret.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from libra_core.planning.latency import LatencyCurve
+from libra_core.planning.latency import Fleet, Slowest
 from libra_core.planning.problem import Regime
 from libra_core.types.forecast import Terms
 
@@ -46,15 +46,22 @@ _GROUPS_LEFT = 3
 _HALF = 0.5
 """Of a step, that a group waits for the others when groups spread over more than a step."""
 _BISECTIONS = 48
+_CLOSE = 1e-8
+"""Relative width at which a bisection ends: below what counts as a tie between plans, 1e-6."""
+_SHORTEST_S = 1e-3
+"""Within which no batch arrives."""
+MIXED = 0
+"""Key of the one mixed fleet that is solved for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """Candidates as columns; all arrays `[n]`."""
 
-    tp: NDArray[np.int64]
-    """Degree of all engines of the candidate."""
+    fleet: NDArray[np.int64]
+    """Key among the fleets: the degree of equal engines, or `MIXED`."""
     engines: Floats
+    """1 where the fleet is mixed: its rates are those of the whole."""
     train_s: Floats
     """One whole step, not streamed."""
     train_fixed_s: Floats
@@ -64,18 +71,11 @@ class Options:
     colocated: Bools
 
     def __len__(self) -> int:
-        return int(self.tp.size)
+        return int(self.fleet.size)
 
-    def rows(self, chosen: NDArray[np.intp]) -> "Options":
-        return Options(
-            tp=self.tp[chosen],
-            engines=self.engines[chosen],
-            train_s=self.train_s[chosen],
-            train_fixed_s=self.train_fixed_s[chosen],
-            publication_s=self.publication_s[chosen],
-            streamed=self.streamed[chosen],
-            colocated=self.colocated[chosen],
-        )
+    def mixed(self) -> "Options":
+        """The same trainers beside a mixed fleet."""
+        return replace(self, fleet=np.full(len(self), MIXED), engines=np.ones(len(self)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,23 +156,23 @@ def paces(options: Options, regime: Regime) -> Paces:
     )
 
 
-def solve(options: Options, curves: Mapping[int, LatencyCurve], regime: Regime) -> Solution:
+def solve(options: Options, fleets: Mapping[int, Fleet], regime: Regime) -> Solution:
     """Fixed points of all candidates at once."""
     pace = paces(options, regime)
-    fleet = _fleet_s(options, curves, regime) + np.where(options.colocated, pace.train_s, pace.publication_s)
+    fleet = _fleet_s(options, fleets, regime) + np.where(options.colocated, pace.train_s, pace.publication_s)
     trainer = pace.train_s + pace.waits_s
     floor = np.maximum(fleet, trainer / BIAS)
     if regime.staleness == 0:
-        rate = _burst_rate(options, curves, regime)
-        slowest, group, latency = _latency_terms(options, curves, regime, pace, (rate, rate))
+        rate = _burst_rate(options, fleets, regime)
+        slowest, group, latency = _latency_terms(options, fleets, regime, pace, (rate, rate))
         t_iter = np.maximum(floor, np.maximum(slowest, group))
     else:
-        t_iter = _fixed_point(options, curves, regime, pace, floor)
+        t_iter = _fixed_point(options, fleets, regime, pace, floor)
         rate = _rate(options, regime, t_iter - pace.paused_s)
-        slowest, group, latency = _latency_terms(options, curves, regime, pace, _rates(options, regime, pace, t_iter))
+        slowest, group, latency = _latency_terms(options, fleets, regime, pace, _rates(options, regime, pace, t_iter))
     batch = np.zeros(len(options))
-    for tp, rows in _by_degree(options):
-        batch[rows] = curves[tp].engine.batch(rate[rows])
+    for key, rows in _by_fleet(options):
+        batch[rows] = fleets[key].batch(rate[rows])
     return Solution(
         t_iter_s=t_iter,
         train_s=pace.train_s,
@@ -185,49 +185,44 @@ def solve(options: Options, curves: Mapping[int, LatencyCurve], regime: Regime) 
     )
 
 
-def _fixed_point(options: Options, curves: Mapping[int, LatencyCurve], regime: Regime, pace: Paces, floor: Floats) -> Floats:
+def _fixed_point(options: Options, fleets: Mapping[int, Fleet], regime: Regime, pace: Paces, floor: Floats) -> Floats:
     """Least T at or above the floor that the latency terms do not exceed."""
 
     def bound(t_iter: Floats) -> Floats:
-        slowest, group, _ = _latency_terms(options, curves, regime, pace, _rates(options, regime, pace, t_iter))
+        slowest, group, _ = _latency_terms(options, fleets, regime, pace, _rates(options, regime, pace, t_iter))
         return np.maximum(slowest, group)
 
     at_floor = bound(floor)
-    low, high = floor.copy(), np.maximum(floor, at_floor)
+    return np.where(at_floor <= floor, floor, _least(bound, floor, np.maximum(floor, at_floor)))
+
+
+def _burst_rate(options: Options, fleets: Mapping[int, Fleet], regime: Regime) -> Floats:
+    """Rate at which a batch arrives within the latency of its own slowest trajectory."""
+    each = regime.batch / options.engines
+
+    def slowest(window_s: Floats) -> Floats:
+        found = np.zeros(len(options))
+        for key, rows in _by_fleet(options):
+            found[rows] = fleets[key].of_batch(each[rows] / window_s[rows])
+        return found
+
+    return each / _least(slowest, np.zeros(len(options)), slowest(np.full(len(options), _SHORTEST_S)))
+
+
+def _least(bound: Callable[[Floats], Floats], low: Floats, high: Floats) -> Floats:
+    """Least x `[n]` that `bound`, which falls as x grows, does not exceed; from above, to `_CLOSE`."""
     for _ in range(_BISECTIONS):
+        if not np.any(high - low > _CLOSE * high):
+            break
         middle = (low + high) / 2
         above = bound(middle) > middle
         low, high = np.where(above, middle, low), np.where(above, high, middle)
-    return np.where(at_floor <= floor, floor, high)
-
-
-def _burst_rate(options: Options, curves: Mapping[int, LatencyCurve], regime: Regime) -> Floats:
-    """Rate at which a batch arrives within the latency of its own slowest trajectory."""
-    each = regime.batch / options.engines
-    rate = np.zeros(len(options))
-    for tp, rows in _by_degree(options):
-        low, high = np.zeros(rows.size), np.full(rows.size, curves[tp].slowest_of_batch[-1])
-        for _ in range(_BISECTIONS):
-            middle = (low + high) / 2
-            above = curves[tp].of_batch(each[rows] / middle) > middle
-            low, high = np.where(above, middle, low), np.where(above, high, middle)
-        rate[rows] = each[rows] / high
-    return rate
+    return high
 
 
 def _window_steps(regime: Regime) -> int:
     """Steps from a group's admission to the one that must train it; slack needs other groups that can be trained instead."""
     return regime.staleness + 1 + (regime.age_slack if regime.staleness else 0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slowest:
-    """Expected seconds of the slowest trajectory of a batch and of a group, and the group's spread; all arrays `[n]`."""
-
-    of_batch: Floats
-    of_group: Floats
-    group_spread: Floats
-    """Width W of the uniform law with the group's variance."""
 
 
 def combine(latency: Slowest, pace: Paces, regime: Regime) -> tuple[Floats, Floats]:
@@ -250,24 +245,24 @@ def group_term(mean_s: Floats, spread_s: Floats, staleness: int) -> Floats:
     return np.minimum(narrow, mean_s / (staleness + _HALF))
 
 
-def _fleet_s(options: Options, curves: Mapping[int, LatencyCurve], regime: Regime) -> Floats:
+def _fleet_s(options: Options, fleets: Mapping[int, Fleet], regime: Regime) -> Floats:
     work = np.zeros(len(options))
-    for tp, rows in _by_degree(options):
-        work[rows] = curves[tp].engine.work_s
+    for key, rows in _by_fleet(options):
+        work[rows] = fleets[key].work_s
     return regime.batch / options.engines * work
 
 
 def _latency_terms(
-    options: Options, curves: Mapping[int, LatencyCurve], regime: Regime, pace: Paces, rates: tuple[Floats, Floats]
+    options: Options, fleets: Mapping[int, Fleet], regime: Regime, pace: Paces, rates: tuple[Floats, Floats]
 ) -> tuple[Floats, Floats, Floats]:
     """C, D and E[max of K] L at the arrival rates that the slowest trajectory and an average group meet."""
     met, mean = rates
     of_batch, of_group, spread, backlog = (np.zeros(len(options)) for _ in range(4))
-    for tp, rows in _by_degree(options):
-        of_batch[rows], of_group[rows] = curves[tp].of_batch(met[rows]), curves[tp].of_group(mean[rows])
-        spread[rows] = curves[tp].group_spread_s(mean[rows])
+    for key, rows in _by_fleet(options):
+        found = fleets[key].slowest(met[rows], mean[rows])
+        of_batch[rows], of_group[rows], spread[rows] = found.of_batch, found.of_group, found.group_spread
         if regime.staleness == 0:
-            backlog[rows] = curves[tp].backlog_s(met[rows], pace.streamed_s[rows])
+            backlog[rows] = fleets[key].backlog_s(met[rows], pace.streamed_s[rows])
     latency = Slowest(of_batch=of_batch, of_group=of_group, group_spread=spread)
     slowest, group = combine(latency, pace.with_backlog(backlog), regime)
     return slowest, group, of_batch
@@ -281,5 +276,5 @@ def _rate(options: Options, regime: Regime, active_s: Floats) -> Floats:
     return regime.batch / options.engines / np.maximum(active_s, 1e-6)
 
 
-def _by_degree(options: Options) -> list[tuple[int, NDArray[np.intp]]]:
-    return [(int(tp), np.flatnonzero(options.tp == tp)) for tp in np.unique(options.tp)]
+def _by_fleet(options: Options) -> list[tuple[int, NDArray[np.intp]]]:
+    return [(int(key), np.flatnonzero(options.fleet == key)) for key in np.unique(options.fleet)]

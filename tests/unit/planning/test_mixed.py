@@ -5,8 +5,9 @@ import pytest
 
 from libra_core.planning.candidates import Choice, open_bench, options_of
 from libra_core.planning.confusion import ORACLE, RouterSkill
-from libra_core.planning.mixed import fleet_classes, interval_cost, planning_requests, solve_mixed
-from libra_core.planning.objective import paces, solve
+from libra_core.planning.mixed import FleetClass, MixedFleet, fleet_classes, interval_cost, planning_requests
+from libra_core.planning.objective import MIXED, solve
+from libra_core.planning.problem import Regime
 from libra_core.planning.rollout_partition import Partition, Share
 from libra_core.planning.training_tree import Cuts, TrainLeaf
 from libra_core.types.forecast import Mode
@@ -23,14 +24,19 @@ SPLIT = Choice(
 )
 
 
-def test_one_class_is_a_homogeneous_fleet() -> None:
-    asked = problem(48, 256, lengths=heavy_tailed(256).resampled(256))
+def t_iter_s(classes: tuple[FleetClass, ...], regime: Regime) -> float:
+    fleet = MixedFleet(classes=classes, batch_size=regime.batch, group_size=regime.group_size)
+    return float(solve(options_of([SPLIT]).mixed(), {MIXED: fleet}, regime).t_iter_s[0])
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 4])
+def test_one_class_is_a_homogeneous_fleet(staleness: int) -> None:
+    asked = problem(48, 256, staleness=staleness, lengths=heavy_tailed(256).resampled(256))
     bench = open_bench(asked, Cuts())
     shares = tuple(Share(tp=8, first=first, last=last) for first, last in ((0, 84), (85, 170), (171, 255)))
     classes = fleet_classes(Partition(makespan_s=1.0, shares=shares), asked.lengths, asked.costs.engines, asked.regime, ORACLE)
-    mixed = solve_mixed(classes, paces(options_of([SPLIT]), asked.regime), asked.regime)
     plain = solve(options_of([SPLIT]), bench.curves, asked.regime)
-    assert mixed.t_iter_s == pytest.approx(float(plain.t_iter_s[0]), rel=0.005)
+    assert t_iter_s(classes, asked.regime) == pytest.approx(float(plain.t_iter_s[0]), rel=0.005)
 
 
 @pytest.mark.parametrize("classes", [1, 2, 3, 4])
@@ -44,13 +50,12 @@ def test_missed_tail_is_served_on_small_engines_and_costs_time() -> None:
     asked = problem(48, 256, staleness=0)
     small = tuple(Share(tp=1, first=28 * index, last=28 * index + 27) for index in range(8))
     partition = Partition(makespan_s=1.0, shares=(*small, Share(tp=8, first=224, last=239), Share(tp=8, first=240, last=255)))
-    pace = paces(options_of([SPLIT]), asked.regime)
     times = []
     for recall in (1.0, 0.9, 0.5):
         skill = RouterSkill(accuracy=1.0, tail_recall=recall)
         classes = fleet_classes(partition, asked.lengths, asked.costs.engines, asked.regime, skill)
         assert sum(item.share for item in classes) == pytest.approx(1.0)
-        times.append(solve_mixed(classes, pace, asked.regime).t_iter_s)
+        times.append(t_iter_s(classes, asked.regime))
     assert times == sorted(times)
     assert times[-1] > times[0]
 
