@@ -37,7 +37,7 @@ def prune_checkpoints(folder: Path, keep: int) -> None:
     for partial in folder.glob(f"step-*{PARTIAL}"):
         shutil.rmtree(partial, ignore_errors=True)
     for old in complete_checkpoints(folder)[:-keep]:
-        shutil.rmtree(old)
+        _remove(old)
 
 
 def set_aside_newer(checkpoint: Path) -> list[Path]:
@@ -94,7 +94,7 @@ def damage_of(folder: Path) -> str | None:
         for (name, expected), digest in zip(listing.items(), digests, strict=True):
             if digest != expected["sha256"]:
                 return f"{folder} is damaged: the checksum of {name} does not match; {_REMEDY}"
-    return None
+    return _of_another_step(folder)
 
 
 def foreign_model(folder: Path, model: ModelFacts) -> str | None:
@@ -122,7 +122,24 @@ def put_in_place(partial: Path, folder: Path) -> None:
         folder.rename(old)
     partial.rename(folder)
     if old is not None:
-        shutil.rmtree(old, ignore_errors=True)
+        _remove(old)
+
+
+def _remove(folder: Path) -> None:
+    """Of a link to a folder elsewhere, such as a larger disk, the link; what cannot be removed stays."""
+    if folder.is_symlink():
+        folder.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _of_another_step(folder: Path) -> str | None:
+    """Why the name of a checkpoint is not that of what it holds, or None: the newest is chosen by its name."""
+    name = _NAME.fullmatch(folder.name)
+    saved = json.loads((folder / PROGRESS).read_bytes()).get("progress", {})
+    if name is None or saved.get("version", int(name[1])) == int(name[1]):
+        return None
+    return f"{folder} holds the weights after step {saved['version']}, so it was renamed or copied; give it its own name again"
 
 
 def _listing_in(folder: Path) -> dict[str, dict[str, Any]] | str:

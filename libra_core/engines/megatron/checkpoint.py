@@ -69,10 +69,7 @@ def load(folder: Path, model: TrainedModel, world: World) -> tuple[Progress, dic
     dist.broadcast_object_list(verdict, src=0)
     if verdict[0] is not None:
         raise CheckpointError(verdict[0])
-    content = json.loads((folder / PROGRESS).read_text())
-    saved = content["progress"]
-    report = UpdateReport(**saved["report"]) if saved["report"] else None
-    progress = Progress(version=saved["version"], adam_steps=saved["adam_steps"], batch_id=saved["batch_id"], report=report)
+    progress, extra = read_progress(folder)
     fill_adam_state(model)
     repair_distributed_optimizer()
     state = dist_checkpointing.load(_sharded_state(model, is_loading=True), str(folder / _SHARDS))
@@ -81,7 +78,21 @@ def load(folder: Path, model: TrainedModel, world: World) -> tuple[Progress, dic
     model.optimizer.load_state_dict(state["optimizer"])
     set_adam_steps(model, progress.adam_steps)
     _restore_rng(load_file(folder / RNG))
-    return progress, content["extra"]
+    return progress, extra
+
+
+def read_progress(folder: Path) -> tuple[Progress, dict[str, Any]]:
+    """How far the policy of a whole checkpoint is, and what was saved beside it. Raises `CheckpointError`."""
+    try:
+        content = json.loads((folder / PROGRESS).read_text())
+        saved = content["progress"]
+        report = UpdateReport(**saved["report"]) if saved["report"] else None
+        progress = Progress(version=saved["version"], adam_steps=saved["adam_steps"], batch_id=saved["batch_id"], report=report)
+        return progress, dict(content["extra"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{folder / PROGRESS} is not as this version of Libra writes it ({error}); resume with the version that did"
+        ) from None
 
 
 def _sharded_state(model: TrainedModel, *, is_loading: bool) -> dict[str, Any]:

@@ -141,3 +141,34 @@ def test_a_checkpoint_of_another_model_is_told_from_a_damaged_one(tmp_path: Path
     assert foreign_model(folder, MODEL) is None
     deeper = replace(MODEL, num_layers=8)
     assert "holds a model with num_layers 4, but the run trains 8" in str(foreign_model(folder, deeper))
+
+
+def test_a_checkpoint_under_the_name_of_another_step_is_passed_over(tmp_path: Path) -> None:
+    for step in (4, 6):
+        made = checkpoint(tmp_path, step)
+        (made / PROGRESS).write_text(json.dumps({"model": OLD["model"], "progress": {"version": step}}))
+        write_marker(made)
+    older, newer = (tmp_path / "checkpoints" / f"step-{step:06d}" for step in (4, 6))
+    assert chosen(tmp_path) == (newer, [])
+    swapped = older.rename(tmp_path / "checkpoints" / "step-000008")
+    said = f"{swapped} holds the weights after step 4, so it was renamed or copied"
+    found, heard = chosen(tmp_path)
+    assert found == newer
+    assert heard[0].startswith(said)
+    with pytest.raises(CheckpointError, match=f"{said}.*; whole ones: step-000006"):
+        chosen(tmp_path, swapped)
+
+
+def test_a_checkpoint_that_is_a_link_is_pruned_and_replaced_as_a_link(tmp_path: Path) -> None:
+    elsewhere = checkpoint(tmp_path / "elsewhere", 2)
+    linked = tmp_path / "checkpoints" / elsewhere.name
+    newest = checkpoint(tmp_path, 4)
+    linked.symlink_to(elsewhere)
+    assert complete_checkpoints(linked.parent) == [linked, newest]
+    prune_checkpoints(linked.parent, 1)
+    assert [path.name for path in linked.parent.iterdir()] == [newest.name]
+    linked.symlink_to(elsewhere)
+    put_in_place(cut_off(tmp_path, 2), linked)
+    assert not linked.is_symlink()
+    assert sorted(path.name for path in linked.parent.iterdir()) == [linked.name, newest.name]
+    assert damage_of(elsewhere) is None
