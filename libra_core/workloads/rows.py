@@ -11,7 +11,7 @@ from libra_core.files import json_object, json_objects, parse_json, read_text
 
 Row = Mapping[str, Any]
 Item = TypeVar("Item")
-FORMATS: Final = (".parquet", ".jsonl", ".json", ".jsonl.gz", ".json.gz")
+FORMATS: Final = (".parquet", ".jsonl", ".json", ".ndjson", ".jsonl.gz", ".json.gz", ".ndjson.gz")
 _WHAT: Final = "data file"
 _LIKE_A_PLACE: Final = re.compile(r"#+\d+")
 
@@ -20,10 +20,10 @@ def read_rows(path: Path) -> Iterator[Row]:
     """Raises `ConfigError` for a file that is missing, damaged or of no known format, with the line where it can be named."""
     if not path.is_file():
         raise ConfigError(f"no data file at {path}; give the path of a {', '.join(FORMATS[:3])} file")
-    name = path.name.removesuffix(".gz")
+    name = path.name.lower().removesuffix(".gz")
     if name.endswith(".parquet"):
         yield from _parquet(path)
-    elif name.endswith(".jsonl"):
+    elif name.endswith((".jsonl", ".ndjson")):
         yield from (row for row, _ in json_objects(path, _WHAT))
     elif name.endswith(".json"):
         yield from _json_list(path)

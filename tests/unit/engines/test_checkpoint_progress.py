@@ -32,7 +32,5 @@ def test_progress_is_read(tmp_path: Path) -> None:
 )
 def test_a_file_of_another_version_is_one_sentence(tmp_path: Path, content: object) -> None:
     (tmp_path / PROGRESS).write_text(json.dumps(content))
-    with pytest.raises(
-        CheckpointError, match=r"progress\.json is not as this version of Libra writes it .*; resume"
-    ):
+    with pytest.raises(CheckpointError, match=r"progress\.json is not as this version of Libra writes it .*; resume"):
         read_progress(tmp_path)

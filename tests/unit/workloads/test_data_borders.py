@@ -96,6 +96,15 @@ def test_ids_are_different_or_refused(tmp_path: Path, ids: list[Any]) -> None:
         assert len({question.key for question in load_questions(path)}) == len(ids)
 
 
+@pytest.mark.parametrize("name", ["rows.JSONL", "rows.ndjson", "with space é/rows.jsonl", "link.jsonl"])
+def test_a_file_of_lines_is_known_by_any_of_its_names(tmp_path: Path, name: str) -> None:
+    if name == "link.jsonl":
+        (tmp_path / name).symlink_to(file(tmp_path, QUESTION))
+    else:
+        file(tmp_path, QUESTION, name=name)
+    assert load_questions(tmp_path / name)[0].answers == ("Ada",)
+
+
 def test_files_of_one_name_keep_their_rows_apart(tmp_path: Path) -> None:
     paths = [file(tmp_path, QUESTION, name=name) for name in ("nq/train.jsonl", "hotpot/train.jsonl")]
     assert [question.key for question in load_files([str(path) for path in paths], load_questions)] == [
