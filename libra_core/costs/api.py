@@ -8,9 +8,9 @@ from libra_core.costs.layouts import TrainingLoad, TrainingShape
 from libra_core.costs.measured import MeasuredProfile, read_measured, require_software
 from libra_core.costs.memory import TrainMemory
 from libra_core.costs.profiles import load_device, load_model, model_from_hf
+from libra_core.costs.publication import PublicationTime, publication_time
 from libra_core.costs.rollout import RolloutCosts
-from libra_core.costs.training import TrainingCosts, one_forward_one_backward
-from libra_core.costs.transitions import TransitionCosts
+from libra_core.costs.training import TrainingCosts
 
 __all__ = [
     "DeviceProfile",
@@ -22,6 +22,7 @@ __all__ = [
     "MeasuredProfile",
     "ModelFacts",
     "Provenance",
+    "PublicationTime",
     "RequestTable",
     "RolloutCosts",
     "TrainEstimate",
@@ -31,13 +32,12 @@ __all__ = [
     "TrainingCosts",
     "TrainingLoad",
     "TrainingShape",
-    "TransitionCosts",
     "calibrated_engines",
     "calibrated_trainer",
     "load_device",
     "load_model",
     "model_from_hf",
-    "one_forward_one_backward",
+    "publication_time",
     "read_measured",
     "require_software",
 ]

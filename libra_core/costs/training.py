@@ -210,11 +210,6 @@ class TrainingCosts:
         return np.asarray(self._kernels.elementwise_s(moved)).item()
 
 
-def one_forward_one_backward(forward: float, backward: float, num_micro_batches: int, pp: int) -> float:
-    """Makespan of the 1F1B schedule with equal stages: (m + pp - 1)·(forward + backward)."""
-    return (num_micro_batches + pp - 1) * (forward + backward)
-
-
 def _measured_degree(degree: int) -> int:
     """The power of two at or above; tables hold 2, 4 and 8 and keep their border beyond."""
     return 1 << (degree - 1).bit_length()

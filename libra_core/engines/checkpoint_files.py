@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from libra_core.engines.model_folder import ModelFacts
+from libra_core.engines.model_folder import DecoderShape
 from libra_core.errors import CheckpointError
 
 MARKER = "COMPLETE.json"
@@ -97,7 +97,7 @@ def damage_of(folder: Path) -> str | None:
     return _of_another_step(folder)
 
 
-def foreign_model(folder: Path, model: ModelFacts) -> str | None:
+def foreign_model(folder: Path, model: DecoderShape) -> str | None:
     """Why this whole checkpoint is not one of this model, or None."""
     facts = asdict(model)
     saved = json.loads((folder / PROGRESS).read_text())["model"]

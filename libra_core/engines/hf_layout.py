@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from libra_core.engines.model_folder import ModelFacts
+from libra_core.engines.model_folder import DecoderShape
 
 EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
@@ -38,7 +38,7 @@ class LayerParameter:
     hf_names: tuple[str, ...]
 
 
-def layer_parameters(facts: ModelFacts, layer: int) -> tuple[LayerParameter, ...]:
+def layer_parameters(facts: DecoderShape, layer: int) -> tuple[LayerParameter, ...]:
     """Parameters of HF layer `layer`, in export order."""
     attention = f"model.layers.{layer}.self_attn"
     mlp = f"model.layers.{layer}.mlp"
@@ -59,7 +59,7 @@ def layer_parameters(facts: ModelFacts, layer: int) -> tuple[LayerParameter, ...
     return tuple(rows)
 
 
-def hf_tensors(facts: ModelFacts) -> Iterator[tuple[str, tuple[int, ...]]]:
+def hf_tensors(facts: DecoderShape) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Name and full shape of every exported tensor, in export order; a tied head is not among them."""
     yield EMBEDDING, (facts.vocab_size, facts.hidden_size)
     for layer in range(facts.num_layers):
@@ -71,7 +71,7 @@ def hf_tensors(facts: ModelFacts) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield HEAD, (facts.vocab_size, facts.hidden_size)
 
 
-def _shape(facts: ModelFacts, name: str) -> tuple[int, ...]:
+def _shape(facts: DecoderShape, name: str) -> tuple[int, ...]:
     module, _, kind = name.rpartition(".")
     width = {
         "q_proj": facts.num_heads * facts.head_dim,

@@ -17,7 +17,7 @@ _NO_ROPE_SCALING = (None, "default")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFacts:
+class DecoderShape:
     """The shape of a dense decoder of one of `FAMILIES`."""
 
     model_type: str
@@ -42,7 +42,7 @@ class ModelFacts:
         return self.model_type == "qwen3"
 
 
-def read_model_facts(path: str | Path) -> ModelFacts:
+def read_model_facts(path: str | Path) -> DecoderShape:
     """Shape of the model in `path`; raises `ModelFolderError` when config.json is missing, broken or of an unsupported model."""
     folder = Path(path)
     values = _read_config(folder)
@@ -62,7 +62,7 @@ def read_model_facts(path: str | Path) -> ModelFacts:
     return facts
 
 
-def check_model_folder(path: str | Path, *, layout: LayoutConfig, engine_degrees: Sequence[int] = ()) -> ModelFacts:
+def check_model_folder(path: str | Path, *, layout: LayoutConfig, engine_degrees: Sequence[int] = ()) -> DecoderShape:
     """Everything that a start on this folder needs: files, a supported family, and shapes that the parallelism divides.
 
     Raises:
@@ -84,7 +84,7 @@ def check_model_folder(path: str | Path, *, layout: LayoutConfig, engine_degrees
     return facts
 
 
-def check_divides(facts: ModelFacts, *, layout: LayoutConfig, engine_degrees: Sequence[int] = ()) -> None:
+def check_divides(facts: DecoderShape, *, layout: LayoutConfig, engine_degrees: Sequence[int] = ()) -> None:
     """Raises `ConfigError` for a degree that does not divide heads, vocabulary, feed-forward or layers."""
     for key, degree in [("training.layout.tp", layout.tp), *(("rollout.engines tp", tp) for tp in sorted(set(engine_degrees)))]:
         for what, size in [
@@ -164,10 +164,10 @@ def _refuse_variants(folder: Path, values: dict[str, Any]) -> None:
         raise ModelFolderError(f"{folder}: rope_type is {scaling!r}, but Libra trains only models with unscaled RoPE")
 
 
-def _facts(model_type: str, values: dict[str, Any]) -> ModelFacts:
+def _facts(model_type: str, values: dict[str, Any]) -> DecoderShape:
     heads = int(values["num_attention_heads"])
     rope = values.get("rope_parameters") or {}
-    return ModelFacts(
+    return DecoderShape(
         model_type=model_type,
         num_layers=int(values["num_hidden_layers"]),
         hidden_size=int(values["hidden_size"]),

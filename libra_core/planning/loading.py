@@ -8,8 +8,8 @@ from libra_core.config import LibraConfig, plan_of
 from libra_core.costs.api import (
     DeviceProfile,
     ModelFacts,
-    TransitionCosts,
     load_model,
+    publication_time,
 )
 from libra_core.errors import ConfigError
 from libra_core.planning.confusion import RouterSkill
@@ -57,17 +57,10 @@ def problem_of(config: LibraConfig, records: Sequence[LengthRecord], costs: RunC
     degrees = tuple(2**power for power in range(config.planner.gpus_per_node.bit_length()))
     return PlanningProblem(
         cluster=Cluster(num_gpus=config.planner.total_gpus, gpus_per_node=config.planner.gpus_per_node),
-        model=ModelShape(
-            num_layers=model.num_layers,
-            num_experts=model.num_experts,
-            weight_bytes=model.weight_bytes,
-            kv_bytes_per_token=model.kv_bytes_per_token,
-        ),
+        model=ModelShape.of(model),
         regime=regime_of(config),
         lengths=length_table(records, half_life_steps=config.planner.half_life_steps),
-        costs=Costs(
-            engines=costs.engines, trainer=costs.trainer, publication_s=TransitionCosts(costs.device, model).publication_s
-        ),
+        costs=Costs(engines=costs.engines, trainer=costs.trainer, publication_s=publication_time(costs.device, model)),
         rollout_degrees=degrees,
         train_degrees=degrees,
         train_shape=costs.shape,

@@ -1,9 +1,8 @@
 """What the planner is asked: cluster, regime of the run, lengths, costs."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from libra_core.costs.api import EngineLaws, TrainerLaw, TrainingShape
+from libra_core.costs.api import EngineLaws, ModelFacts, PublicationTime, TrainerLaw, TrainingShape
 from libra_core.planning.confusion import RouterSkill
 from libra_core.planning.lengths import LengthTable
 from libra_core.planning.runnable import Sessions
@@ -37,6 +36,15 @@ class ModelShape:
     num_experts: int = 0
     weight_bytes: float = 0.0
     kv_bytes_per_token: float = 0.0
+
+    @classmethod
+    def of(cls, model: ModelFacts) -> "ModelShape":
+        return cls(
+            num_layers=model.num_layers,
+            num_experts=model.num_experts,
+            weight_bytes=model.weight_bytes,
+            kv_bytes_per_token=model.kv_bytes_per_token,
+        )
 
 
 SENDING_SHARE = 0.75
@@ -74,8 +82,7 @@ class Costs:
 
     engines: EngineLaws
     trainer: TrainerLaw
-    publication_s: Callable[[TrainingShape, Mapping[int, int]], float]
-    """New weights from the trainer to `{tp: number of engines}`."""
+    publication_s: PublicationTime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from libra_core.config import LibraConfig
-from libra_core.engines.model_folder import ModelFacts, read_model_facts
+from libra_core.engines.model_folder import DecoderShape, read_model_facts
 
 GIB = 2**30
 _ITEM_BYTES = {"float32": 4, "bfloat16": 2}
@@ -11,12 +11,12 @@ _STATE_BYTES = 12
 """Per parameter, of the optimizer: float32 weights and Adam's two means."""
 
 
-def model_facts(config: LibraConfig) -> ModelFacts:
+def model_facts(config: LibraConfig) -> DecoderShape:
     """Of the folder, or of the embedded policy before it is made. Raises `ModelFolderError`."""
     if config.model.path is not None:
         return read_model_facts(config.model.path)
     tiny = config.model.tiny
-    return ModelFacts(
+    return DecoderShape(
         model_type="qwen3",
         num_layers=tiny.num_layers,
         hidden_size=tiny.hidden_size,
@@ -32,17 +32,17 @@ def model_facts(config: LibraConfig) -> ModelFacts:
     )
 
 
-def parameters(facts: ModelFacts) -> int:
+def parameters(facts: DecoderShape) -> int:
     attention = facts.hidden_size * facts.head_dim * 2 * (facts.num_heads + facts.num_kv_heads)
     layers = facts.num_layers * (attention + 3 * facts.hidden_size * facts.ffn_size)
     return layers + facts.vocab_size * facts.hidden_size * (1 if facts.tied_embeddings else 2)
 
 
-def weight_bytes(config: LibraConfig, facts: ModelFacts) -> int:
+def weight_bytes(config: LibraConfig, facts: DecoderShape) -> int:
     return parameters(facts) * _ITEM_BYTES[config.model.dtype]
 
 
-def memory_bytes(config: LibraConfig, facts: ModelFacts) -> int:
+def memory_bytes(config: LibraConfig, facts: DecoderShape) -> int:
     """On a CPU host: what processes take by themselves, weights and KV of engines, weights, gradients and state of trainers."""
     rollout, layout = config.rollout, config.training.layout
     gpus = sum(group.tp * group.count for group in rollout.engines)
@@ -51,13 +51,13 @@ def memory_bytes(config: LibraConfig, facts: ModelFacts) -> int:
     return int(config.backend.min_free_memory_gib * GIB) + engines + trainers
 
 
-def disk_bytes(config: LibraConfig, facts: ModelFacts) -> int:
+def disk_bytes(config: LibraConfig, facts: DecoderShape) -> int:
     """Checkpoints that are kept and the one that is written; records and logs."""
     checkpoint = weight_bytes(config, facts) + _STATE_BYTES * parameters(facts)
     return (config.training.checkpoint.keep + 1) * checkpoint + GIB // 2
 
 
-def shared_bytes(config: LibraConfig, facts: ModelFacts) -> int:
+def shared_bytes(config: LibraConfig, facts: DecoderShape) -> int:
     """Two versions of the weights where they travel by file, KV that is handed over, and vLLM's own queues between ranks."""
     weights = 2 * weight_bytes(config, facts) if config.weights_by_file else 0
     transfer = config.rollout.kv_transfer

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from libra_core.engines.hf_layout import EMBEDDING, FINAL_NORM, HEAD, Cut, hf_tensors, layer_parameters
-from libra_core.engines.model_folder import ModelFacts, weight_files
+from libra_core.engines.model_folder import DecoderShape, weight_files
 from libra_core.errors import ModelFolderError
 
 
@@ -26,7 +26,7 @@ class LocalParameter:
     hf_names: tuple[str, ...]
 
 
-def local_parameters(module: GPTModel, facts: ModelFacts) -> list[LocalParameter]:
+def local_parameters(module: GPTModel, facts: DecoderShape) -> list[LocalParameter]:
     """Parameters of this pipeline stage in export order. The last stage of a tied model holds a second copy of the embedding."""
     named = dict(module.named_parameters())
     rows: list[LocalParameter] = []
@@ -48,7 +48,7 @@ def local_parameters(module: GPTModel, facts: ModelFacts) -> list[LocalParameter
 
 
 @torch.no_grad()
-def load_hf(module: GPTModel, facts: ModelFacts, folder: str | Path) -> None:
+def load_hf(module: GPTModel, facts: DecoderShape, folder: str | Path) -> None:
     """Fill this rank's parameters from the folder's safetensors; raises `ModelFolderError` for a missing or misshapen tensor."""
     files = weight_files(Path(folder))
     shapes = dict(hf_tensors(facts))
@@ -77,7 +77,7 @@ def load_hf(module: GPTModel, facts: ModelFacts, folder: str | Path) -> None:
 
 @torch.no_grad()
 def export_hf(
-    module: GPTModel, facts: ModelFacts, value_of: Callable[[torch.nn.Parameter], Tensor] = lambda parameter: parameter.data
+    module: GPTModel, facts: DecoderShape, value_of: Callable[[torch.nn.Parameter], Tensor] = lambda parameter: parameter.data
 ) -> Iterator[tuple[str, Tensor]]:
     """(HF name, full tensor) in `hf_tensors` order, on every rank of one data-parallel replica: all of them must iterate it.
 
@@ -116,7 +116,7 @@ def _gather_shards(shard: Tensor, cut: Cut) -> list[Tensor]:
     return shards
 
 
-def _cut(cut: Cut, full: list[Tensor], facts: ModelFacts, *, tp_rank: int, tp_size: int) -> Tensor:
+def _cut(cut: Cut, full: list[Tensor], facts: DecoderShape, *, tp_rank: int, tp_size: int) -> Tensor:
     """This rank's shard of full HF tensors."""
     match cut:
         case Cut.WHOLE:
@@ -133,7 +133,7 @@ def _cut(cut: Cut, full: list[Tensor], facts: ModelFacts, *, tp_rank: int, tp_si
             return grouped.chunk(tp_size, 0)[tp_rank].reshape(-1, *tail)
 
 
-def _join(cut: Cut, shards: list[Tensor], facts: ModelFacts) -> list[Tensor]:
+def _join(cut: Cut, shards: list[Tensor], facts: DecoderShape) -> list[Tensor]:
     """Full HF tensors from the shards of all tensor-parallel ranks."""
     match cut:
         case Cut.WHOLE:

@@ -14,7 +14,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from libra_core.config.training import OptimizerConfig as AdamConfig
 from libra_core.engines.megatron.layers import block_spec
 from libra_core.engines.megatron.spec import TrainerSpec
-from libra_core.engines.model_folder import ModelFacts
+from libra_core.engines.model_folder import DecoderShape
 
 _NO_FUSED_KERNELS = dict.fromkeys(
     (
@@ -34,14 +34,14 @@ _NO_FUSED_KERNELS = dict.fromkeys(
 class TrainedModel:
     """This rank's part of the policy. `module` holds the parameters; `wrapped` is what the schedules run."""
 
-    facts: ModelFacts
+    facts: DecoderShape
     config: TransformerConfig
     module: GPTModel
     wrapped: DistributedDataParallel
     optimizer: MegatronOptimizer
 
 
-def build_policy(facts: ModelFacts, spec: TrainerSpec) -> TrainedModel:
+def build_policy(facts: DecoderShape, spec: TrainerSpec) -> TrainedModel:
     """Model, gradient buffers and Adam of this rank; parameters are still random.
 
     Schedules neither reduce nor divide gradients (no overlap, no `finalize_model_grads_func`): a streamed step runs several of
@@ -60,7 +60,7 @@ def build_policy(facts: ModelFacts, spec: TrainerSpec) -> TrainedModel:
     return TrainedModel(facts=facts, config=config, module=module, wrapped=wrapped, optimizer=optimizer)
 
 
-def build_model(facts: ModelFacts, config: TransformerConfig) -> GPTModel:
+def build_model(facts: DecoderShape, config: TransformerConfig) -> GPTModel:
     """The layers of this pipeline stage; also used for the frozen reference."""
     model = GPTModel(
         config,
@@ -77,7 +77,7 @@ def build_model(facts: ModelFacts, config: TransformerConfig) -> GPTModel:
     return model.cuda() if torch.cuda.is_available() else model
 
 
-def transformer_config(facts: ModelFacts, spec: TrainerSpec) -> TransformerConfig:
+def transformer_config(facts: DecoderShape, spec: TrainerSpec) -> TransformerConfig:
     """Variable sequence lengths travel between pipeline stages; Megatron then insists on `alltoall`, even for dense models."""
     layout = spec.training.layout
     dtype = torch.bfloat16 if spec.dtype == "bfloat16" else torch.float32

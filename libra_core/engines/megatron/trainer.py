@@ -19,7 +19,7 @@ from libra_core.engines.megatron.model import build_model, build_policy, learnin
 from libra_core.engines.megatron.spec import TrainerSpec
 from libra_core.engines.megatron.step import score
 from libra_core.engines.megatron.world import close_world, open_world
-from libra_core.engines.model_folder import ModelFacts, check_divides, read_model_facts
+from libra_core.engines.model_folder import DecoderShape, check_divides, read_model_facts
 from libra_core.errors import ConfigError, ResourceError
 from libra_core.types.batch import AccumulationReport, StepAccount, TrainingBatch, TrainingSequence
 from libra_core.types.ids import BatchId, PolicyVersion
@@ -292,7 +292,7 @@ def _account_of(step: OpenStep, exchange: CoreExchange | None, core_replicas: in
     )
 
 
-def _build_reference(facts: ModelFacts, spec: TrainerSpec) -> torch.nn.Module | None:
+def _build_reference(facts: DecoderShape, spec: TrainerSpec) -> torch.nn.Module | None:
     """Frozen start weights for the KL penalty; only the model folder holds them, so that a resumed run finds them again."""
     if spec.training.loss.kl_coefficient == 0:
         return None

@@ -74,13 +74,10 @@ class Replanner:
         self._config, self._controller, self._lengths, self._on_plan = config, controller, lengths, on_plan
         model, rules = load_model(model_folder), config.replanning
         costs = run_costs(config, model)
-        shape = ModelShape(
-            num_layers=model.num_layers, weight_bytes=model.weight_bytes, kv_bytes_per_token=model.kv_bytes_per_token
-        )
         self._plan = plan = controller.plan()
         _ = costs.engines[plan.rollout.engines[0][0]]
         degrees = engine_degrees(costs, plan.rollout.num_gpus) if rules.repartition else ()
-        self._side = RunSide(costs=costs, model=shape, num_gpus=plan.num_gpus, engine_degrees=degrees)
+        self._side = RunSide(costs=costs, model=ModelShape.of(model), num_gpus=plan.num_gpus, engine_degrees=degrees)
         self._grounding = f"measured in the run; decode law: {_laws_rest_on(costs, plan, degrees)}"
         self._meter = RunMeter(costs.engines, plan, half_life_steps=rules.half_life_steps)
         self._policy = ReplanPolicy(

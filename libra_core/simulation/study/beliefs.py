@@ -13,9 +13,9 @@ from libra_core.costs.api import (
     TrainingCosts,
     TrainingLoad,
     TrainingShape,
-    TransitionCosts,
     load_device,
     load_model,
+    publication_time,
 )
 from libra_core.planning.confusion import ORACLE, RouterSkill
 from libra_core.planning.lengths import LengthTable, table_of
@@ -82,13 +82,8 @@ def _costs(device_name: str, model_name: str, node: int, truth_path: str | None,
     else:
         truth = load_truth(truth_path)
         engines, trainer = EngineLaws(of=truth.engines), trainer_of(truth, evaluator)
-    shape = ModelShape(
-        num_layers=model.num_layers,
-        num_experts=model.num_experts,
-        weight_bytes=model.weight_bytes,
-        kv_bytes_per_token=model.kv_bytes_per_token,
-    )
-    costs = Costs(engines=engines, trainer=trainer, publication_s=TransitionCosts(device, model).publication_s)
+    shape = ModelShape.of(model)
+    costs = Costs(engines=engines, trainer=trainer, publication_s=publication_time(device, model))
     return corrected(costs, Factors(decode=1 + error, train=1 - error)) if error else costs, shape
 
 

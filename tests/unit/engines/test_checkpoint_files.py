@@ -19,12 +19,12 @@ from libra_core.engines.checkpoint_files import (
     set_aside_newer,
     write_marker,
 )
-from libra_core.engines.model_folder import ModelFacts
+from libra_core.engines.model_folder import DecoderShape
 from libra_core.errors import CheckpointError
 
 OLD = json.loads((Path(__file__).parents[1] / "runtime" / "data" / "progress_362dc83.json").read_text())
 """As commit 362dc83 wrote it."""
-MODEL = ModelFacts(**OLD["model"])
+MODEL = DecoderShape(**OLD["model"])
 
 
 def checkpoint(run_dir: Path, step: int, *, shard: bytes = b"weights") -> Path:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from libra_core.costs.api import DeviceProfile, ModelFacts, RolloutCosts, TrainingCosts, TransitionCosts, load_device, load_model
+from libra_core.costs.api import DeviceProfile, ModelFacts, RolloutCosts, TrainingCosts, load_device, load_model, publication_time
 from libra_core.errors import ResourceError
 from libra_core.planning.confusion import RouterSkill
 from libra_core.planning.joint_search import plan_resources
@@ -24,8 +24,9 @@ MODELS = ("qwen3_4b", "qwen3_14b", "qwen3_30b_a3b", "qwen2.5_7b", "llama3_8b", "
 def evaluators(device_name: str, model_name: str, node: int) -> tuple[DeviceProfile, ModelFacts, Costs]:
     device, model = load_device(device_name), load_model(model_name)
     trainer = TrainingCosts(device, model, node_size=node)
-    moving = TransitionCosts(device, model)
-    costs = Costs(engines=RolloutCosts(device, model).laws(), trainer=trainer.law(), publication_s=moving.publication_s)
+    costs = Costs(
+        engines=RolloutCosts(device, model).laws(), trainer=trainer.law(), publication_s=publication_time(device, model)
+    )
     return device, model, costs
 
 
@@ -38,12 +39,7 @@ def problems(draw: st.DrawFn) -> tuple[DeviceProfile, ModelFacts, PlanningProble
     router = draw(st.sampled_from([None, RouterSkill(accuracy=0.8, tail_recall=0.6)]))
     asked = PlanningProblem(
         cluster=Cluster(num_gpus=draw(st.integers(2, 96)), gpus_per_node=node),
-        model=ModelShape(
-            num_layers=model.num_layers,
-            num_experts=model.num_experts,
-            weight_bytes=model.weight_bytes,
-            kv_bytes_per_token=model.kv_bytes_per_token,
-        ),
+        model=ModelShape.of(model),
         regime=Regime(
             batch=batch,
             group_size=8,
