@@ -35,7 +35,9 @@ def calls(*names: str) -> Callable[[_Actor], _Actor]:
     def add(actor: Any) -> Any:
         answer = _answer_later if iscoroutinefunction(actor._call) else _answer
         for name in names:
-            setattr(actor, name, answer(name))
+            method = answer(name)
+            method.__name__ = name  # what tracebacks show
+            setattr(actor, name, method)
         return actor
 
     return add

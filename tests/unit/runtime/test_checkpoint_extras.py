@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from libra_core.config import LibraConfig
 from libra_core.errors import CheckpointError
@@ -83,6 +85,29 @@ def test_a_checkpoint_of_the_code_before_is_read_and_written_as_it_was() -> None
     assert progress.experience is not None
     assert progress.experience.costs.measured[Tier.FLIP][0] == TransitionCost(drain_s=1.25, transfer_s=0.5, start_s=3.75)
     assert json.loads(json.dumps(progress.to_json())) == extra
+
+
+AMOUNT = st.floats(0.0, 1e12, allow_nan=False)
+COSTS = st.builds(TransitionCost, drain_s=AMOUNT, transfer_s=AMOUNT, start_s=AMOUNT)
+MEANS = st.builds(lambda total, weight: RecentMean(total={"error": total}, weight=weight), AMOUNT, st.floats(0.5, 1e6))
+PROGRESS = st.builds(
+    RunProgress,
+    cursor=st.builds(PromptCursor.after, st.sets(st.integers(0, 200))),
+    forecast=st.none() | st.builds(ForecastHistory, train_error=MEANS, rollout_error=MEANS),
+    experience=st.none()
+    | st.builds(
+        Experience,
+        costs=st.dictionaries(st.sampled_from(Tier), st.lists(COSTS, max_size=3).map(tuple)).map(
+            lambda measured: CostBook(priors={}, measured=measured)
+        ),
+        errors=st.builds(ErrorBook, total=AMOUNT, signed=AMOUNT, weight=AMOUNT),
+    ),
+)
+
+
+@given(PROGRESS)
+def test_whatever_a_run_has_learnt_comes_back_as_it_was(progress: RunProgress) -> None:
+    assert RunProgress.from_json(json.loads(json.dumps(progress.to_json()))) == progress
 
 
 @pytest.mark.parametrize(("part", "words"), [("forecast", "forecast history"), ("replanning", "measured costs")])
