@@ -7,6 +7,7 @@ Shut-down order: `finish` asks the thread to drain within a deadline, then write
 
 import json
 import logging
+import re
 import threading
 import time
 from collections import deque
@@ -14,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, Literal, Protocol
 
 from pydantic import TypeAdapter, ValidationError
@@ -24,6 +26,7 @@ _LOG = logging.getLogger(__name__)
 PENDING_FILE = "tracking-pending.json"
 
 _END_ATTEMPTS = 3
+_OF_A_DATABASE = re.compile(r"\(raised as a result of [^)]*\)|\[SQL: .*", re.S)
 
 RecordKind = Literal["metrics", "tags", "table", "file"]
 
@@ -63,6 +66,8 @@ class BufferedTracker:
         self._changed = threading.Condition()
         self._closing = False
         self._last_error: str | None = None
+        self._unwritten = ""
+        """Why the pending file could not be written the last time; said once."""
         self._thread = threading.Thread(target=self._deliver_forever, name="tracker", daemon=True)  # failure: logged
         self._thread.start()
 
@@ -88,10 +93,12 @@ class BufferedTracker:
             self._changed.notify_all()
         self._thread.join(self._drain_s)
         if self._queue:
-            _LOG.warning(
-                "%d records did not reach the tracker (%s); they lie in %s and are sent when the run is resumed",
-                len(self._queue), self._last_error or "deadline", self._pending_path,
-            )  # fmt: skip
+            with self._changed:
+                self._save_pending()
+            where = f"they lie in {self._pending_path} and are sent when the run is resumed"
+            if self._unwritten:
+                where = f"{self._pending_path} could not take them either ({self._unwritten}), and they are lost"
+            _LOG.warning("%d records did not reach the tracker (%s); %s", len(self._queue), self._last_error or "deadline", where)
         self._end(status)
 
     def _end(self, status: str) -> None:
@@ -100,7 +107,7 @@ class BufferedTracker:
                 return self._destination.end(status)
             except Exception as error:
                 if attempt == _END_ATTEMPTS:
-                    _LOG.warning("could not mark the tracked run as %s: %s", status, error)
+                    _LOG.warning("could not mark the tracked run as %s: %s", status, in_short(error))
             time.sleep(min(self._retry_s, 1.0))
         return None
 
@@ -134,8 +141,8 @@ class BufferedTracker:
         except Exception as error:
             with self._changed:
                 if self._last_error is None:
-                    _LOG.warning("tracking fails (%s); records wait in %s", error, self._pending_path)
-                self._last_error = str(error)
+                    _LOG.warning("tracking fails (%s); records wait in %s", in_short(error), self._pending_path)
+                self._last_error = in_short(error)
                 self._save_pending()
             return False
         return True
@@ -153,8 +160,16 @@ class BufferedTracker:
     def _save_pending(self) -> None:
         try:
             write_atomically(self._pending_path, json.dumps([asdict(record) for record in self._queue], default=str))
+            self._unwritten = ""
         except OSError as error:
-            _LOG.warning("cannot write %s: %s", self._pending_path, error.strerror)
+            if not self._unwritten:
+                _LOG.warning("cannot write %s: %s", self._pending_path, error.strerror)
+            self._unwritten = str(error.strerror)
+
+
+def in_short(error: Exception) -> str:
+    """One line: a database adds its statement and all of its values."""
+    return shorten(_OF_A_DATABASE.sub("", str(error)), 200, placeholder=" …") or type(error).__name__
 
 
 def _read_pending(path: Path) -> list[Record]:

@@ -3,6 +3,7 @@
 May fail while it is opened, with one sentence. Afterwards `BufferedTracker` keeps its failures from the training loop.
 """
 
+import logging
 import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +25,9 @@ from libra_core.config.loading import kept_variable, tracking_uri_of_environment
 from libra_core.errors import LibraError, ResourceError
 from libra_core.tracking.buffered import Record
 from libra_core.tracking.one_writer import one_writer, require_database
+
+# It logs a traceback of eighty lines for what it raises as well; whoever catches that says it in a sentence.
+logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
 
 _MAX_PARAM_LENGTH = 500
 _PARAMS_PER_CALL = 100

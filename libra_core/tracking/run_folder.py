@@ -98,7 +98,9 @@ def read_journal(run_dir: Path) -> Journal:
 
 
 def write_journal(run_dir: Path, journal: Journal) -> None:
-    write_atomically(run_dir / _JOURNAL, json.dumps(asdict(journal), indent=2))
+    """Raises `ResourceError` when the disk refuses."""
+    with on_the_disk(run_dir / _JOURNAL):
+        write_atomically(run_dir / _JOURNAL, json.dumps(asdict(journal), indent=2))
 
 
 def update_journal(run_dir: Path, **changes: Any) -> Journal:

@@ -1,9 +1,13 @@
+import errno
 import json
+import logging
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from libra_core.tracking import buffered, mlflow_tracker
 from libra_core.tracking.buffered import PENDING_FILE, BufferedTracker, Record
 
 
@@ -102,3 +106,48 @@ def test_a_run_is_ended_although_its_store_is_busy_for_a_moment(tmp_path: Path) 
     destination.end = end_later  # type: ignore[method-assign]
     _tracker(destination, tmp_path).finish("FINISHED")
     assert destination.status == "FINISHED"
+
+
+def test_a_full_disk_is_said_once_and_in_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither MLflow's database nor the run folder takes anything; what is lost is said to be lost."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    class Full(FlakyDestination):
+        def deliver(self, record: Record) -> None:
+            raise RuntimeError(FULL)
+
+        def end(self, status: str) -> None:
+            raise RuntimeError(FULL)
+
+    monkeypatch.setattr(buffered, "write_atomically", full)
+    tracker = _tracker(Full(), tmp_path)
+    for step in range(5):
+        tracker.log_metrics({"reward/mean": 0.1}, step)
+    tracker.finish("FAILED")
+    said = [record.getMessage() for record in caplog.records]
+    path = tmp_path / PENDING_FILE
+    assert sorted(said) == sorted(
+        [
+            f"tracking fails ((sqlite3.OperationalError) database or disk is full); records wait in {path}",
+            f"cannot write {path}: No space left on device",
+            "5 records did not reach the tracker ((sqlite3.OperationalError) database or disk is full); "
+            f"{path} could not take them either (No space left on device), and they are lost",
+            "could not mark the tracked run as FAILED: (sqlite3.OperationalError) database or disk is full",
+        ]
+    )
+
+
+def test_mlflow_does_not_log_what_it_raises() -> None:
+    assert mlflow_tracker.MlflowRun
+    assert logging.getLogger("mlflow.store.db.utils").getEffectiveLevel() > logging.ERROR
+
+
+FULL = """(raised as a result of Query-invoked autoflush; consider using a session.no_autoflush block if this flush is premature)
+(sqlite3.OperationalError) database or disk is full
+[SQL: UPDATE runs SET status=?, end_time=? WHERE runs.run_uuid = ?]
+[parameters: ('FAILED', 1796102015436)]
+(Background on this error at: https://sqlalche.me/e/21/e3q8)"""

@@ -91,6 +91,17 @@ def test_a_full_disk_leaves_no_run_folder(tmp_path: Path, monkeypatch: pytest.Mo
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_journal_that_the_disk_refuses_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_dir = make_run_folder(_config(tmp_path))
+
+    def full(self: Path, *_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(ResourceError, match=r"cannot use .*journal\.json: No space left on device; free some space"):
+        update_journal(run_dir, session=None)
+
+
 def test_sockets_and_processes_are_not_taken_for_the_disk() -> None:
     with pytest.raises(ConnectionRefusedError), on_the_disk("/runs"):
         raise ConnectionRefusedError(errno.ECONNREFUSED, "refused")
