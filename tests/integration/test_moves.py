@@ -22,7 +22,7 @@ from libra_core.runtime.base import ray_cluster
 from libra_core.runtime.base.remains import shared_memory, temp_folder
 from libra_core.runtime.cluster.controller import ClusterControllerActor, StartedEngine
 from libra_core.runtime.rollout.agent_loop import AgentLoop, AgentTools
-from libra_core.runtime.rollout.fleet_manager import FleetKeeper, member_of
+from libra_core.runtime.rollout.fleet_manager import FleetKeeper
 from libra_core.runtime.rollout.kv_moves import no_offer, offers_of
 from libra_core.runtime.rollout.router import FleetRouter
 from libra_core.runtime.rollout.weights import PublicationOrder
@@ -154,8 +154,7 @@ async def run_all(
         tasks.add(asyncio.get_running_loop().create_task(work))
 
     keeper = FleetKeeper(world.config, world.controller, spawn, lambda *_: None, router)
-    for engine in world.engines:
-        keeper.fleet.add(member_of(engine))
+    keeper.start_with(world.engines)
     await keeper.publish(PublicationOrder(version=PolicyVersion(version), source=world.weights))
     tools = AgentTools(
         environment=EveryTurnCalls(),

@@ -1,8 +1,9 @@
-"""Work that goes on beside its owner's: none of it fails in silence, and all of it ends with the owner."""
+"""Work that goes on beside its owner's, and waiting for it: none of it fails in silence, and all of it ends with the owner."""
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 from libra_core.runtime.base.rpc import first_line
@@ -55,3 +56,29 @@ class BackgroundTasks:
             sentence = f"{type(error).__name__}: {first_line(error)}"
             self.fault = self.fault or sentence
             self._on_fault(sentence)
+
+
+class Changes:
+    """Wakes whoever waits for a condition on what its owner holds. Owned by one event loop.
+
+    The owner rings after each change, from plain functions too, which an `asyncio.Condition` does not allow.
+    """
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    def ring(self) -> None:
+        # A new event for those that look after this change: one that was set for the last would never make them wait.
+        self._next.set()
+        self._next = asyncio.Event()
+
+    async def until(self, holds: Callable[[], bool], within_s: float) -> bool:
+        """Whether the condition came to hold in that time."""
+        end_s = asyncio.get_running_loop().time() + within_s
+        while not holds():
+            left_s = end_s - asyncio.get_running_loop().time()
+            if left_s <= 0:
+                return False
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._next.wait(), left_s)
+        return True

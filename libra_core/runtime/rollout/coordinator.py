@@ -21,7 +21,7 @@ from libra_core.runtime.base.rpc import CALL_DEADLINE_S, GRACE_S, ActorHandle, r
 from libra_core.runtime.base.time_breakdown import BusyClock, Interval
 from libra_core.runtime.rollout.admission import AdmissionState, Issue, PromptCursor, PromptQueue, groups_to_issue
 from libra_core.runtime.rollout.agent_loop import AgentTools
-from libra_core.runtime.rollout.fleet_manager import FleetKeeper, Handover, member_of
+from libra_core.runtime.rollout.fleet_manager import FleetKeeper, Handover
 from libra_core.runtime.rollout.group_runner import GroupRunner, GroupVerdict, LostGroups, is_unanswerable
 from libra_core.runtime.rollout.kv_moves import offers_of, stay
 from libra_core.runtime.rollout.router import open_router
@@ -106,8 +106,7 @@ class RolloutCoordinatorActor:
         asyncio.get_running_loop().set_default_executor(self._threads)
         self._store, self._scorer = store, scorer
         self._keeper = FleetKeeper(self._config, controller, self._tasks.spawn, self._record, self._router)
-        for engine in engines:
-            self._keeper.fleet.add(member_of(engine))
+        self._keeper.start_with(engines)
         self._tools = AgentTools(
             environment=self._environment,
             bind=self._keeper.fleet.bind,

@@ -38,12 +38,12 @@ class _Waiting:
 
 @dataclass(slots=True, kw_only=True)
 class Fleet:
-    """Binds trajectories to engines, late and within each engine's KV share, and drops engines that die.
+    """Binds trajectories to engines, late and within each engine's KV share.
 
     Owned by the coordinator's event loop. A trajectory keeps its place from `bind` to `release`, through its tool calls; one
-    without a place waits in a queue and is unblocked by a release or by an engine that joins. `on_lost` is called once per
-    lost engine; whoever replaces it calls `add`. While engines are replaced on purpose none may serve: `expected_until_s` says
-    how long that is no loss.
+    without a place waits in a queue and is unblocked by a release or by an engine that joins. Which engines there are is for the
+    fleet manager to say: it calls `add`, `withdraw` and `drop`, and hears by `on_lost` of one that died or hangs. While engines
+    are replaced on purpose none may serve: `expected_until_s` says how long that is no loss.
     """
 
     policy: RoutingPolicy
@@ -53,13 +53,15 @@ class Fleet:
     turn_deadline_s: float
     refill_deadline_s: float
     """How long a turn waits when no engine is alive and none is expected."""
-    on_lost: Callable[[EngineMember, str], None]
+    on_lost: Callable[[EngineId, str], None]
     degrees: Sequence[int] = (1,)
     """Tensor-parallel degrees, ascending; the engines of each form a bucket."""
     max_num_seqs: int | None = None
     """Trajectories that one engine decodes at once."""
     on_move: Callable[[TurnContext], None] = lambda _turn: None
     """A trajectory whose engine is alive goes on on another one."""
+    on_idle: Callable[[], None] = lambda: None
+    """An engine has returned its last request."""
     members: dict[EngineId, EngineMember] = field(default_factory=dict[EngineId, EngineMember])
     leaving: dict[EngineId, EngineMember] = field(default_factory=dict[EngineId, EngineMember])
     """Withdrawn, and able to hand over what they hold."""
@@ -82,11 +84,11 @@ class Fleet:
         self.ledger.add_engine(member.engine_id, member.kv_tokens)
         self._serve_queue()
 
-    def lose(self, engine_id: EngineId, reason: str) -> None:
-        member = self.members.pop(engine_id, None)
-        if member is not None:
+    def drop(self, engine_id: EngineId) -> None:
+        """It holds nothing any more: places on it are void, and nobody can be handed what it held."""
+        if self.members.pop(engine_id, None) is not None:
             self.ledger.remove_engine(engine_id)
-            self.on_lost(member, reason)
+        self.leaving.pop(engine_id, None)
 
     def withdraw(self, engine_id: EngineId) -> EngineMember | None:
         """Give it no more turns: trajectories that held a place on it bind elsewhere with their next turn.
@@ -147,7 +149,7 @@ class Fleet:
         self._serve_queue()
 
     async def generate(self, member: EngineMember, request: GenerationRequest) -> GeneratedTurn:
-        """One turn on one engine; raises `EngineLostError` after dropping an engine that died or hangs."""
+        """One turn on one engine; raises `EngineLostError` after telling of an engine that died or hangs."""
         member.running += 1
         try:
             async with asyncio.timeout(self.turn_deadline_s):
@@ -162,8 +164,10 @@ class Fleet:
             reason = f"returned no turn within {self.turn_deadline_s:.0f} s for request {request.request_id}"
         finally:
             member.running -= 1
+            if not member.running:
+                self.on_idle()
         sentence = f"{member.engine_id} {reason}"
-        self.lose(member.engine_id, sentence)
+        self.on_lost(member.engine_id, sentence)
         raise EngineLostError(sentence)
 
     def ordered(self) -> Sequence[EngineMember]:

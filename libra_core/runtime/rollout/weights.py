@@ -77,8 +77,8 @@ def worst_mismatch(
     return worst
 
 
-Drop = Callable[[EngineMember, EngineLostError], None]
-"""An engine that does not serve any more."""
+Fail = Callable[[EngineId, str], None]
+"""Tell of an engine that died, hangs, or did not take weights, and why."""
 LOOK_S = 60.0
 """An engine answers between two of its steps."""
 _BROADCAST = "the broadcast of weights"
@@ -87,8 +87,8 @@ _BROADCAST = "the broadcast of weights"
 class BroadcastRound:
     """Owned by the coordinator's event loop. An engine that dies breaks the group for all; another one is then formed."""
 
-    def __init__(self, drop: Drop) -> None:
-        self._drop = drop
+    def __init__(self, fail: Fail) -> None:
+        self._fail = fail
         self._whole: asyncio.Future[bool] | None = None
         self.members: tuple[EngineMember, ...] = ()
 
@@ -138,7 +138,7 @@ class BroadcastRound:
             if not isinstance(answer, BaseException):
                 kept.append(member)
                 continue
-            self._drop(member, EngineLostError(f"{member.engine_id} cannot take part: {first_line(answer)}"))
+            self._fail(member.engine_id, f"{member.engine_id} cannot take part: {first_line(answer)}")
         return kept
 
 
@@ -149,10 +149,10 @@ _WHO = "the rollout coordinator"
 
 
 class EngineCalls:
-    """Owned by the coordinator's event loop. `lose` is told each engine that is given up, and why."""
+    """Owned by the coordinator's event loop."""
 
-    def __init__(self, lose: Callable[[EngineId, str], None]) -> None:
-        self._lose = lose
+    def __init__(self, fail: Fail) -> None:
+        self._fail = fail
 
     async def each(self, members: Sequence[EngineMember], what: str, call: Call, deadline_s: float) -> dict[EngineId, Any]:
         """Answers of those that gave one; all are asked at once. Raises what an engine raised that goes on."""
@@ -160,7 +160,7 @@ class EngineCalls:
         given: dict[EngineId, Any] = {}
         for member, answer in zip(members, answers, strict=True):
             if isinstance(answer, GONE):
-                self._lose(member.engine_id, f"{member.engine_id} could not {what}: {answer}")
+                self._fail(member.engine_id, f"{member.engine_id} could not {what}: {answer}")
             elif isinstance(answer, BaseException):
                 raise answer
             else:
@@ -182,8 +182,8 @@ class EngineCalls:
 class WeightLoads:
     """Owned by the coordinator's event loop; one order at a time."""
 
-    def __init__(self, config: LibraConfig, record: Callable[[str, str, float, float], None], drop: Drop) -> None:
-        self._config, self._record, self._drop = config, record, drop
+    def __init__(self, config: LibraConfig, record: Callable[[str, str, float, float], None], fail: Fail) -> None:
+        self._config, self._record, self._fail = config, record, fail
         self._behind: list[tuple[EngineMember, EngineLostError]] = []
         """Engines that a broadcast did not reach."""
 
@@ -194,7 +194,7 @@ class WeightLoads:
         return list(await asyncio.gather(*(self.load(member, order) for member in members)))
 
     async def load(self, member: EngineMember, order: PublicationOrder) -> EnginePublication | None:
-        """None where it failed; the engine is dropped, now or when the broadcast is judged."""
+        """None where it failed; that is told now, or when the broadcast is judged."""
         start_s = time.time()
         try:
             result = await load_weights(member, order, self._config.publication)
@@ -202,7 +202,7 @@ class WeightLoads:
             if isinstance(error, NotStagedError) and not self._config.weights_by_file:
                 self._behind.append((member, error))
             else:
-                self._drop(member, error)
+                self._fail(member.engine_id, str(error))
             return None
         self._record(f"weights v{order.version}", member.engine_id, start_s, time.time())
         return result
@@ -213,4 +213,4 @@ class WeightLoads:
         done, _ = await asyncio.wait([whole], timeout=self._config.publication.deadline_s if behind else 0)
         if not done or whole.result():  # unbounded: it is done
             for member, error in behind:
-                self._drop(member, error)
+                self._fail(member.engine_id, str(error))

@@ -11,7 +11,7 @@ from libra_core.config.loading import validate_config
 from libra_core.engines.weight_source import BroadcastWeights
 from libra_core.errors import CheckpointError, DeadlineError, EngineLostError, ResourceError
 from libra_core.runtime.base.actors import StartedEngine
-from libra_core.runtime.rollout.fleet_manager import FleetKeeper, member_of
+from libra_core.runtime.rollout.fleet_manager import FleetKeeper
 from libra_core.runtime.rollout.router import FleetRouter
 from libra_core.runtime.rollout.weights import PublicationOrder
 from libra_core.types.ids import EngineId, PolicyVersion
@@ -70,8 +70,7 @@ def keeper_of(folder: Path, *engines: StartedEngine, join_s: float = 30.0) -> Fl
     )
     router = FleetRouter(config, laws=None, folder=folder, resumed=None)
     keeper = FleetKeeper(config, None, lambda work: work.close(), lambda *_: None, router)
-    for engine in engines:
-        keeper.fleet.add(member_of(engine))
+    keeper.start_with(engines)
     return keeper
 
 

@@ -84,17 +84,10 @@ class World:
         self.controller, self.tasks = Controller(), []
         self.router = FleetRouter(config, laws=None, folder=folder, resumed=None)
         self.keeper = FleetKeeper(config, self.controller, self.spawn, lambda *_: None, self.router)
-        for engine in engines:
-            self.keeper.fleet.add(member(engine))
+        self.keeper.start_with(engines)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(asyncio.get_running_loop().create_task(work))
-
-
-def member(engine: StartedEngine) -> Any:
-    from libra_core.runtime.rollout.fleet_manager import member_of
-
-    return member_of(engine)
 
 
 def started(name: str, tp: int = 1, handle: Engine | None = None) -> StartedEngine:
@@ -208,7 +201,7 @@ def test_an_engine_that_serves_alone_is_compared_with_those_before_it(tmp_path: 
 def test_a_replacement_that_comes_after_its_place_was_given_up_does_not_serve(tmp_path: Path) -> None:
     async def claim(late: StartedEngine | None) -> None:
         world = World(tmp_path, started("a"), started("b"))
-        world.keeper.fleet.lose(EngineId("a"), "a died")
+        world.keeper.fleet.on_lost(EngineId("a"), "a died")
         await asyncio.sleep(0)
         await world.keeper.retire(EngineId("ar1"), 1.0)
         world.controller.replacement.set_result(late)
@@ -247,7 +240,7 @@ def test_an_old_failure_is_no_reason_to_give_up_while_an_engine_is_being_brought
         keeper = world.keeper
         keeper.failure = "b could not be replaced"
         assert keeper.hopeless == "b could not be replaced"
-        keeper.fleet.lose(EngineId("a"), "a died")
+        keeper.fleet.on_lost(EngineId("a"), "a died")
         assert keeper.hopeless is None
         world.controller.replacement.set_result(started("ar1"))
         await asyncio.gather(*world.tasks)

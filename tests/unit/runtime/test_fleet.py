@@ -124,7 +124,7 @@ def test_losing_an_engine_frees_its_places_and_a_joining_one_serves_the_queue() 
         await target.bind(turn(0))
         waiting = asyncio.create_task(target.bind(turn(1)))
         await asyncio.sleep(0)
-        target.lose(EngineId("e0"), "died")
+        target.drop(EngineId("e0"))
         again = asyncio.create_task(target.bind(turn(0)))
         await asyncio.sleep(0)
         target.add(EngineMember(engine_id=EngineId("e1"), tp=1, kv_tokens=400, handle=None))
@@ -254,7 +254,7 @@ def test_a_move_is_foreseen_only_for_a_trajectory_with_a_living_home() -> None:
         assert foreseen is not None
         assert foreseen.engine_id == "d"
         assert target.members[EngineId("a")].bound == 1, "foreseeing binds nothing"
-        target.lose(EngineId("a"), "died")
+        target.drop(EngineId("a"))
         assert target.foresee(turn(0, current="a")) is None
 
     run(claim)

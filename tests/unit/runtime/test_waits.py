@@ -20,7 +20,7 @@ from libra_core.runtime.cluster.engine_slots import quiet
 from libra_core.runtime.driver import session
 from libra_core.runtime.rollout import fleet_manager, weights
 from libra_core.runtime.rollout.coordinator import WaitBoard
-from libra_core.runtime.rollout.fleet_manager import FleetKeeper, member_of
+from libra_core.runtime.rollout.fleet_manager import FleetKeeper
 from libra_core.runtime.rollout.router import FleetRouter
 from libra_core.runtime.rollout.weights import PublicationOrder
 from libra_core.types.ids import EngineId, PolicyVersion
@@ -69,8 +69,7 @@ class World:
         router = FleetRouter(self.config, laws=None, folder=folder, resumed=None)
         self.reasons: list[str] = []
         self.keeper = FleetKeeper(self.config, self.controller, self.spawn, self.record, router)
-        for name, actor in engines.items():
-            self.keeper.fleet.add(member_of(started(name, actor)))
+        self.keeper.start_with([started(name, actor) for name, actor in engines.items()])
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(asyncio.get_running_loop().create_task(work))
@@ -162,7 +161,7 @@ def test_a_replacement_that_never_comes_is_said_and_ends_the_hope_for_it(
     async def claim() -> None:
         world = World(tmp_path, {"a": engine("a")})
         world.controller.ill["replace_engine"] = illness
-        world.keeper.fleet.lose(EngineId("a"), "a died")
+        world.keeper.fleet.on_lost(EngineId("a"), "a died")
         assert world.keeper.hopeless is None
         await world.settled()
         assert "a could not be replaced: " in str(world.keeper.hopeless)
