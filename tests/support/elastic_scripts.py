@@ -13,13 +13,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from libra_core.elastic.samples import CORE, Lease, SampleBook
 from libra_core.elastic.spec import HybridSpec, shard_endpoints
 from libra_core.elastic.wire import DType, Head, Kind
 from libra_core.engines.megatron.spec import TrainerSpec
 from libra_core.errors import LibraError
 from libra_core.types.batch import TrainingSequence
 from libra_core.types.ids import BatchId, PolicyVersion
+from support.sample_book import CORE, Lease, SampleBook
 
 SECRET = b"elastic-test-secret-elastic-test"
 LENGTHS = (190, 150, 52)

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from libra_core.config.training import LayoutConfig, LossConfig, OptimizerConfig, TrainingConfig
-from libra_core.elastic.samples import SampleBook
 from libra_core.elastic.spec import ElasticSpec
 from libra_core.engines.megatron.spec import TrainerSpec
 from libra_core.engines.verification.worlds import free_port, spec_of
 from support.elastic_scripts import SECRET, CoreScript, HybridScript, StepRecord, core_rank, hybrid_rank, reference_rank
+from support.sample_book import SampleBook
 
 _ANSWER_S = 250.0
 _HANGING = frozenset({"stop", "hang", "half then hang"})

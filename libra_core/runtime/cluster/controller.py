@@ -155,9 +155,9 @@ class ClusterControllerActor:
 
     async def note_active(self, version: int, active: dict[int, int]) -> None:
         """What the core says of the step that starts from this version: slot to epoch of the replicas in it."""
-        for slot in await self._pool.note_active(version, active):
+        for slot, epoch in (await self._pool.note_active(version, active)).items():
             logger.warning("hybrid-%d was lost while it trained; its GPUs go back to the fleet", slot)
-            self._pool.mark_lost(slot)
+            self._pool.mark_lost(slot, epoch)
             if not self._moving.locked():  # else the end of the transition counts who trains
                 self._plan = replace(self._plan, hybrids_training=self._pool.order_places())
             self._tasks.spawn(self._recover(slot))

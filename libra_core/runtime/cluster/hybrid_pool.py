@@ -2,12 +2,11 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from libra_core.config import LibraConfig
-from libra_core.elastic.membership import Message, Pool, Signal, State
+from libra_core.elastic.membership import Member, Signal, State
 from libra_core.errors import DeadlineError, ResourceError
 from libra_core.runtime.cluster.hybrid_worker import HybridWorker
 from libra_core.types.transition import Action, Verb
@@ -39,8 +38,7 @@ class HybridPool:
         self._config = config
         self._workers = {worker.slot: worker for worker in workers}
         self._places = [worker.slot for worker in workers]
-        gpus = config.training.layout.tp * config.training.layout.pp
-        self._members = Pool.of(replicas=len(workers), gpus_each=gpus)
+        self._members = {worker.slot: Member() for worker in workers}
         self._version = -1
         self._active: dict[int, int] = {}
         """Of the step of `_version`, as the core said last."""
@@ -51,7 +49,7 @@ class HybridPool:
         return list(self._workers.values())
 
     def states(self) -> dict[int, State]:
-        return {member.slot: member.state for member in self._members.members}
+        return {slot: member.state for slot, member in self._members.items()}
 
     def worker(self, slot: int) -> HybridWorker:
         return self._workers[slot]
@@ -71,20 +69,23 @@ class HybridPool:
         }
         await steps[action.verb](worker)
 
-    async def note_active(self, version: int, active: Mapping[int, int]) -> list[int]:
-        """Slots and epochs that take part in the step of this version; returns the slots that were lost."""
+    async def note_active(self, version: int, active: Mapping[int, int]) -> dict[int, int]:
+        """Slots and epochs that take part in the step of this version; returns those that were lost.
+
+        A replica that has died is missing under the epoch that it joined with.
+        """
         async with self._changed:
             self._version, self._active = version, dict(active)
             self._changed.notify_all()
-        return [
-            member.slot
-            for member in self._members.active
-            if version >= (member.active_from or 0) and self._active.get(member.slot) != self._workers[member.slot].joined
-        ]
+        return {
+            slot: member.epoch
+            for slot, member in self._members.items()
+            if member.state is State.ACTIVE and version >= (member.active_from or 0) and self._active.get(slot) != member.epoch
+        }
 
-    def mark_lost(self, slot: int) -> None:
-        self._signal(slot, Signal.DIED)
-        self.order_places()
+    def mark_lost(self, slot: int, epoch: int) -> None:
+        """One that has joined anew since is another member. Places are not ordered here: a transition goes on by those it has."""
+        self._signal(slot, Signal.DIED, epoch)
 
     def order_places(self) -> int:
         """Workers that train take the first places, then those that serve; returns the number of the first.
@@ -94,7 +95,7 @@ class HybridPool:
         order = (State.ACTIVE, State.SERVING)
         states = self.states()
         self._places.sort(key=lambda slot: order.index(states[slot]) if states[slot] in order else len(order))
-        return len(self._members.active)
+        return sum(state is State.ACTIVE for state in states.values())
 
     async def recover(self, slot: int) -> None:
         """From whatever is left there to an engine that serves; raises what stopped it."""
@@ -104,44 +105,46 @@ class HybridPool:
         await self._admit(worker)
 
     async def _drain(self, worker: HybridWorker) -> None:
-        if self._members.members[worker.slot].state is State.FAILED:
+        member = self._members[worker.slot]
+        if member.state is State.FAILED:
             raise ResourceError(f"hybrid-{worker.slot} was lost and does not serve, so it cannot change sides")
-        self._signal(worker.slot, Signal.JOIN)
+        self._signal(worker.slot, Signal.JOIN, member.epoch)
         await worker.drain()
 
     async def _stop_engine(self, worker: HybridWorker) -> None:
+        epoch = self._members[worker.slot].epoch
         await worker.stop_engine()
-        self._signal(worker.slot, Signal.DRAINED)
+        self._signal(worker.slot, Signal.DRAINED, epoch)
 
     async def _admit(self, worker: HybridWorker) -> None:
-        if self._members.members[worker.slot].state is State.FAILED:
+        member = self._members[worker.slot]
+        if member.state is State.FAILED:
             worker.kill_replica()
             await worker.start_engine()
         await worker.admit()
-        state = self._members.members[worker.slot].state
-        if state in (State.SNAPSHOT, State.REPLAY, State.ACTIVE):
-            self._signal(worker.slot, Signal.LEAVE)
-        for signal in (Signal.CANCEL, Signal.SERVED, Signal.RECOVERED):  # the one that fits where it comes from
-            self._signal(worker.slot, signal)
+        if member.joining or member.state is State.ACTIVE:
+            self._signal(worker.slot, Signal.LEAVE, member.epoch)
+        self._signal(worker.slot, Signal.SERVES, member.epoch)
 
     async def _join(self, worker: HybridWorker) -> None:
-        state = self._members.members[worker.slot].state
-        if state is State.ACTIVE:
+        """The worker's report belongs to the epoch that it joined under: one that was given up meanwhile is stale."""
+        member = self._members[worker.slot]
+        if member.state is State.ACTIVE:
             return
-        if state is State.LEAVING:  # what was asked of the core cannot be taken back: it joins anew
+        if member.state is State.LEAVING:
             worker.joined = None
-            for signal in (Signal.SERVED, Signal.JOIN, Signal.DRAINED):
-                self._signal(worker.slot, signal)
-        await worker.join(self._members.members[worker.slot].epoch)
-        self._signal(worker.slot, Signal.RESTORED)
+            self._signal(worker.slot, Signal.REJOIN, member.epoch)
+        epoch = self._members[worker.slot].epoch
+        await worker.join(epoch)
+        self._signal(worker.slot, Signal.RESTORED, epoch)
         step = worker.join_report.active_from if worker.join_report is not None else None
-        self._signal(worker.slot, Signal.ACTIVATED, step)
+        self._signal(worker.slot, Signal.ACTIVATED, epoch, step)
 
     async def _leave(self, worker: HybridWorker) -> None:
         """Waits for the end of the step in work, or cuts the connection where the core does not count on it."""
-        member = self._members.members[worker.slot]
+        member = self._members[worker.slot]
         was_active, active_from = member.state is State.ACTIVE, member.active_from or 0
-        self._signal(worker.slot, Signal.LEAVE)
+        self._signal(worker.slot, Signal.LEAVE, member.epoch)
         epoch = worker.joined
         if epoch is not None and was_active:
             await worker.ask_to_leave()
@@ -155,7 +158,6 @@ class HybridPool:
                 ) from None
         await worker.cut()
 
-    def _signal(self, slot: int, signal: Signal, step: int | None = None) -> None:
-        """Signals that do not fit the member's state change nothing."""
-        epoch = self._members.members[slot].epoch
-        self._members = self._members.receive(Message(slot=slot, epoch=epoch, signal=signal, step=step), time.monotonic())
+    def _signal(self, slot: int, signal: Signal, epoch: int, step: int | None = None) -> None:
+        """`epoch`: the member's when the action began that sends it."""
+        self._members[slot] = self._members[slot].after(signal, epoch, step)

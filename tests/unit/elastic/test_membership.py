@@ -1,104 +1,94 @@
-"""The membership machine edge by edge; orders of events are tested in test_pool_machine."""
+"""The membership of hybrid replicas: signals of any order and age. What sends them is tested in `runtime/test_hybrid_pool.py`."""
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from libra_core.elastic.membership import EDGES, Deadlines, Edge, Member, Message, Owner, Pool, Role, Signal, State
+from libra_core.elastic.membership import NEXT, Member, Signal, State
 
-TERMINAL = {State.SERVING, State.ACTIVE, State.FAILED}
-
-
-def at(state: State, *, epoch: int = 3, since_s: float = 0.0) -> Member:
-    return Member(slot=1, gpus=2, state=state, epoch=epoch, since_s=since_s)
-
-
-def say(member: Member, signal: Signal, *, epoch: int | None = None, step: int | None = None) -> Member:
-    if signal is Signal.EXPIRED:
-        return member.expire(Deadlines(), now_s=1000.0)
-    message = Message(slot=member.slot, epoch=member.epoch if epoch is None else epoch, signal=signal, step=step)
-    return member.receive(message, now_s=1.0)
-
-
-@pytest.mark.parametrize("edge", EDGES, ids=lambda edge: f"{edge.source}-{edge.signal}")
-def test_every_edge_has_a_way_back(edge: Edge) -> None:
-    member = say(at(edge.source), edge.signal)
-    assert member.state is edge.target
-    for signal in edge.inverse:
-        member = say(member, signal)
-    assert member.state is edge.source
+WAYS_BACK = {
+    State.DRAINING: (Signal.SERVES,),
+    State.SNAPSHOT: (Signal.LEAVE, Signal.SERVES),
+    State.REPLAY: (Signal.LEAVE, Signal.SERVES),
+    State.ACTIVE: (Signal.LEAVE, Signal.SERVES),
+    State.LEAVING: (Signal.SERVES,),
+    State.FAILED: (Signal.SERVES,),
+    State.SERVING: (),
+}
+TO_TRAIN = (Signal.JOIN, Signal.DRAINED, Signal.RESTORED, Signal.ACTIVATED)
 
 
-@pytest.mark.parametrize("state", sorted(set(State) - TERMINAL))
-def test_every_passing_state_has_a_deadline_that_ends_it(state: State) -> None:
-    member, deadlines = at(state), Deadlines()
-    now_s = 0.0
-    for _ in range(3):
-        now_s += 1000.0
-        member = member.expire(deadlines, now_s)
-    assert member.state in TERMINAL
+def told(member: Member, *signals: Signal) -> Member:
+    for signal in signals:
+        member = member.after(signal, member.epoch, 7)
+    return member
 
 
 @pytest.mark.parametrize("state", State)
-def test_death_ends_every_state_and_recovery_ends_death(state: State) -> None:
-    dead = say(at(state), Signal.DIED)
-    assert dead.state is State.FAILED
-    assert say(dead, Signal.RECOVERED).state is State.SERVING
+def test_from_every_state_there_is_a_way_to_serve_and_from_there_to_train(state: State) -> None:
+    serving = told(Member(state=state, epoch=3), *WAYS_BACK[state])
+    assert serving.state is State.SERVING
+    active = told(serving, *TO_TRAIN)
+    assert (active.state, active.active_from) == (State.ACTIVE, 7)
+    assert active.epoch > serving.epoch
 
 
-def test_only_the_clock_sends_expiry_and_each_signal_has_one_owner() -> None:
-    owners: dict[Signal, set[Owner]] = {}
-    for edge in EDGES:
-        owners.setdefault(edge.signal, set()).add(edge.owner)
-    assert all(len(found) == 1 for found in owners.values())
-    assert owners[Signal.EXPIRED] == {Owner.CLOCK}
+@pytest.mark.parametrize(("state", "signal"), NEXT, ids=lambda value: str(value))
+def test_signals_of_another_epoch_change_nothing(state: State, signal: Signal) -> None:
+    member = Member(state=state, epoch=3)
+    assert member.after(signal, 2) is member
+    assert member.after(signal, 4) is member
+    assert member.after(signal, 3).state is NEXT[state, signal]
 
 
-SENT = [edge for edge in EDGES if edge.signal is not Signal.EXPIRED]
+def test_a_leave_that_cannot_be_taken_back_becomes_another_attempt_to_join() -> None:
+    leaving = told(Member(), *TO_TRAIN, Signal.LEAVE)
+    again = told(leaving, Signal.REJOIN)
+    assert (again.state, again.epoch) == (State.SNAPSHOT, leaving.epoch + 1)
+    assert again.after(Signal.ACTIVATED, leaving.epoch, 9) is again, "the core's word of the attempt before"
 
 
-@pytest.mark.parametrize("edge", SENT, ids=lambda edge: f"{edge.source}-{edge.signal}")
-def test_messages_of_another_epoch_change_nothing(edge: Edge) -> None:
-    member = at(edge.source)
-    assert say(member, edge.signal, epoch=member.epoch - 1) is member
-    assert say(member, edge.signal, epoch=member.epoch + 1) is member
+class Memberships(RuleBasedStateMachine):
+    """A replica that hears anything, at any time, also of attempts long past."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.member = Member()
+        self.sent: list[tuple[Signal, int]] = []
+        self.heard: list[Signal] = []
+        """Since the present attempt began."""
+
+    def hear(self, signal: Signal, epoch: int) -> None:
+        before, self.member = self.member, self.member.after(signal, epoch, 7)
+        if self.member.epoch != before.epoch:
+            assert self.member.epoch == before.epoch + 1
+            self.heard = []
+        if self.member is not before:
+            self.heard.append(signal)
+
+    @rule(signal=st.sampled_from(Signal))
+    def signal(self, signal: Signal) -> None:
+        self.sent.append((signal, self.member.epoch))
+        self.hear(signal, self.member.epoch)
+
+    @precondition(lambda self: self.sent)
+    @rule(data=st.data())
+    def repeat(self, data: st.DataObject) -> None:
+        signal, epoch = data.draw(st.sampled_from(self.sent))
+        before = self.member
+        self.hear(signal, epoch)
+        assert epoch == before.epoch or self.member is before
+
+    @invariant()
+    def it_trains_only_after_it_has_restored_and_was_counted_on_in_one_attempt(self) -> None:
+        assert (self.member.active_from is not None) == (self.member.state is State.ACTIVE)
+        if self.member.state is State.ACTIVE:
+            assert self.heard[-2:] == [Signal.RESTORED, Signal.ACTIVATED]
+
+    def teardown(self) -> None:
+        assert told(self.member, *WAYS_BACK[self.member.state]).state is State.SERVING
 
 
-@pytest.mark.parametrize(
-    "edge", [edge for edge in SENT if edge.source is not edge.target], ids=lambda e: f"{e.source}-{e.signal}"
-)
-def test_a_repeated_message_changes_nothing(edge: Edge) -> None:
-    before = at(edge.source)
-    message = Message(slot=1, epoch=before.epoch, signal=edge.signal)
-    once = before.receive(message, now_s=1.0)
-    assert once.receive(message, now_s=2.0) is once
-
-
-@pytest.mark.parametrize("state", State)
-def test_nobody_can_send_that_a_deadline_passed(state: State) -> None:
-    member = at(state)
-    assert member.receive(Message(slot=1, epoch=3, signal=Signal.EXPIRED), now_s=1e6) is member
-
-
-def test_a_message_of_the_first_attempt_does_not_advance_the_second() -> None:
-    waiting = say(say(at(State.SERVING), Signal.JOIN), Signal.DRAINED)
-    again = say(say(waiting, Signal.RESTORED), Signal.REFETCH)
-    assert again.epoch == waiting.epoch + 1
-    assert say(again, Signal.RESTORED, epoch=waiting.epoch).state is State.SNAPSHOT
-
-
-def test_an_active_member_knows_its_first_step_until_it_is_none() -> None:
-    active = say(at(State.REPLAY), Signal.ACTIVATED, step=12)
-    assert active.active_from == 12
-    assert say(active, Signal.LEAVE).active_from is None
-
-
-def test_a_deadline_says_what_was_waited_for_and_how_long() -> None:
-    member = at(State.LEAVING, since_s=10.0).expire(Deadlines(leave_s=5.0), now_s=17.0)
-    assert (member.state, member.reason) == (State.FAILED, "leaving for 7 s, at most 5 s allowed")
-
-
-def test_gpus_are_counted_where_they_work() -> None:
-    pool = Pool.of(replicas=3, gpus_each=2)
-    pool = pool.receive(Message(slot=0, epoch=0, signal=Signal.JOIN), 0.0)
-    pool = pool.receive(Message(slot=0, epoch=1, signal=Signal.DRAINED), 0.0)
-    pool = pool.receive(Message(slot=2, epoch=0, signal=Signal.DIED), 0.0)
-    assert pool.gpus() == {Role.ROLLOUT: 2, Role.TRAINING: 0, Role.MOVING: 2, Role.LOST: 2}
+TestMemberships = Memberships.TestCase
+TestMemberships.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)

@@ -115,10 +115,12 @@ def test_who_is_missing_from_a_step_without_having_asked_is_lost_and_comes_back(
         pool, workers = pool_of()
         assert (await move(pool, SERVING, TWO)).applied
         both = {worker.slot: worker.joined or 0 for worker in workers}
-        assert await pool.note_active(2, {}) == [], "it takes part from step 3 on"
-        assert await pool.note_active(3, both) == []
-        assert await pool.note_active(4, {1: both[1]}) == [0]
-        pool.mark_lost(0)
+        assert await pool.note_active(2, {}) == {}, "it takes part from step 3 on"
+        assert await pool.note_active(3, both) == {}
+        assert await pool.note_active(4, {1: both[1]}) == {0: both[0]}
+        pool.mark_lost(0, both[0] - 1)
+        assert pool.states()[0] is State.ACTIVE, "what is known of an earlier attempt is stale"
+        pool.mark_lost(0, both[0])
         assert pool.order_places() == 1
         assert pool.states()[0] is State.FAILED
         await pool.recover(0)
@@ -139,7 +141,7 @@ def test_leaving_a_replica_that_dies_meanwhile_succeeds() -> None:
         leaving = asyncio.create_task(move(pool, ONE, SERVING))
         while not workers[0].asked:
             await asyncio.sleep(0)
-        assert await pool.note_active(9, {}) == [], "it had asked"
+        assert await pool.note_active(9, {}) == {}, "it had asked"
         assert (await leaving).applied
         assert workers[0].state == "serves"
 
