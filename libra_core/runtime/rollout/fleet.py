@@ -10,6 +10,7 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from libra_core.errors import EngineLostError
 from libra_core.ports.routing import EngineLoad, FinishedTrajectory, RoutingPolicy, TurnContext
+from libra_core.runtime.base.actors import StartedEngine
 from libra_core.runtime.base.rpc import ActorHandle, first_line
 from libra_core.runtime.rollout.kv_budget import ContextHistory, KvLedger
 from libra_core.types.ids import EngineId, TrajectoryId
@@ -28,6 +29,10 @@ class EngineMember:
     """Trajectories that hold a place on it."""
     running: int = 0
     """Requests in work on it."""
+
+    @classmethod
+    def of(cls, engine: StartedEngine) -> "EngineMember":
+        return cls(engine_id=engine.engine_id, tp=engine.tp, kv_tokens=engine.kv_tokens, handle=engine.handle)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -144,7 +144,7 @@ class FleetKeeper:
     def start_with(self, engines: Sequence[StartedEngine]) -> None:
         """Those of the run's start, which all have the start weights."""
         for engine in engines:
-            self._join(member_of(engine), None)
+            self._join(EngineMember.of(engine), None)
 
     def expect(self, degrees: Collection[int], within_s: float) -> None:
         """Engines of these degrees serve or will; while none does, up to this time from now, turns and publications wait."""
@@ -243,7 +243,7 @@ class FleetKeeper:
             NumericsError: it does not score the canary as the others do.
             DeadlineError: there was no publication.
         """
-        engine_id, member = engine.engine_id, member_of(engine)
+        engine_id, member = engine.engine_id, EngineMember.of(engine)
         async with self._publication:
             if self._engines.state(engine_id) is EngineState.SERVING:
                 return
@@ -330,7 +330,7 @@ class FleetKeeper:
         try:
             started: StartedEngine | None = await reply("the fleet", what, asked, self._config.replacement_s + GRACE_S)
             if started is not None:
-                await self._take(member_of(started))
+                await self._take(EngineMember.of(started))
         except (RayError, LibraError) as error:
             logger.exception("no replacement for %s", lost)
             self.failure = f"{lost} could not be replaced: {first_line(error)}"
@@ -387,10 +387,6 @@ class FleetKeeper:
                 self._spawn(self._bring_replacement(engine_id))
             case Answer(engine_id=engine_id, error=error):
                 _resolve(self._joins.pop(engine_id, None), error)
-
-
-def member_of(engine: StartedEngine) -> EngineMember:
-    return EngineMember(engine_id=engine.engine_id, tp=engine.tp, kv_tokens=engine.kv_tokens, handle=engine.handle)
 
 
 def _resolve(joining: "asyncio.Future[None] | None", error: str) -> None:
