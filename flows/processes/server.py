@@ -37,7 +37,10 @@ def ensure_server() -> None:
             raise ResourceError(
                 f"no Prefect server answers at PREFECT_API_URL = {url} ({error}); start it or unset the variable"
             ) from None
-        raise ResourceError(f"Prefect's private server did not start ({error}); try again, or set PREFECT_API_URL") from None
+        raise ResourceError(
+            f"Prefect's private server did not start ({error}); try again, set PREFECT_API_URL, or see its own log with "
+            "PREFECT_LOGGING_SERVER_LEVEL=ERROR"
+        ) from None
 
 
 def require_server() -> str:

@@ -101,6 +101,7 @@ def process_environment(root: Path, *, quiet: bool = False) -> None:
     }
     if quiet:
         defaults["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "WARNING"
+        defaults["PREFECT_LOGGING_SERVER_LEVEL"] = "CRITICAL"  # each refusal is said by who asked; the server's traceback is long
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
     home = Path(os.environ["PREFECT_HOME"])

@@ -1,5 +1,6 @@
 """What a value in YAML or in `--set` means, and which are refused."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from libra_core.config import LibraConfig, load_config
 from libra_core.config.base import sections_of
-from libra_core.config.loading import apply_override, validate_config
+from libra_core.config.loading import apply_override, process_environment, validate_config
 from libra_core.errors import ConfigError
 from libra_core.simulation.study.config import StudyConfig, load_study
 from libra_core.yaml_text import parse_yaml
@@ -223,3 +224,15 @@ def test_a_section_whose_keys_are_commented_out_changes_nothing(tmp_path: Path) 
     (tmp_path / "a.yaml").write_text("extends: base.yaml\nrollout:\ntraining:\n  optimizer:\n    # learning_rate: 1.0\n")
     config = load_config(tmp_path / "a.yaml")
     assert (config.training.steps, config.training.optimizer.learning_rate) == (3, 0.5)
+
+
+def test_a_private_server_leaves_its_refusals_to_who_asked_unless_it_is_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for asked, level in ((None, "CRITICAL"), ("ERROR", "ERROR")):
+        monkeypatch.setattr(os, "environ", {} if asked is None else {"PREFECT_LOGGING_SERVER_LEVEL": asked})
+        process_environment(tmp_path, quiet=True)
+        assert os.environ["PREFECT_LOGGING_SERVER_LEVEL"] == level
+    monkeypatch.setattr(os, "environ", {})
+    process_environment(tmp_path)
+    assert "PREFECT_LOGGING_SERVER_LEVEL" not in os.environ
