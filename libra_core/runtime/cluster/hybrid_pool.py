@@ -121,6 +121,7 @@ class HybridPool:
         if member.state is State.FAILED:
             worker.kill_replica()
             await worker.start_engine()
+        # It serves first and is noted then: noted as serving, a worker whose engines were refused would be drained of nothing.
         await worker.admit()
         if member.joining or member.state is State.ACTIVE:
             self._signal(worker.slot, Signal.LEAVE, member.epoch)
@@ -150,6 +151,8 @@ class HybridPool:
             await worker.ask_to_leave()
             deadline_s = self._config.elastic.join_s
             try:
+                # By what the core says, not by what the worker was told: its gradient may be in the step in work, and cut before
+                # that step has ended, the core would wait for it up to its deadline.
                 async with asyncio.timeout(deadline_s), self._changed:
                     await self._changed.wait_for(lambda: self._version >= active_from and self._active.get(worker.slot) != epoch)
             except TimeoutError:

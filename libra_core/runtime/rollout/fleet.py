@@ -133,6 +133,7 @@ class Fleet:
         try:
             return await self._wait_for_place(waiting)
         finally:
+            # Also when its trajectory is cancelled: a place that is given to one that is gone is given back by nobody.
             if waiting in self._queue:
                 self._queue.remove(waiting)
 
@@ -182,6 +183,7 @@ class Fleet:
         """With engines alive a place frees sooner or later: every turn that holds one has a deadline."""
         while True:
             try:
+                # Shielded: `wait_for` cancels what it waits for, and a cancelled entry of the queue is never served.
                 return await asyncio.wait_for(asyncio.shield(waiting.bound), self.refill_deadline_s)
             except TimeoutError:
                 if not self.members and not self.expects_engines:
@@ -239,7 +241,7 @@ class Fleet:
                 continue
             member = self._place(waiting.turn)
             if member is None:
-                return
+                return  # a shorter one behind it would fit, and the next, and the long one would wait for the end of them all
             waiting.bound.set_result(member)
 
     def _rank(self, waiting: _Waiting) -> tuple[float, int]:
