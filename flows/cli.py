@@ -170,13 +170,13 @@ def compare(
     systems: Annotated[str, typer.Option(help="Only these systems, for example libra,dynamic.")] = "",
     workloads: Annotated[str, typer.Option(help="Only these workloads, for example search_r1,r2e_gym.")] = "",
     seeds: Annotated[int | None, typer.Option(min=1, help="Paired seeds.")] = None,
-    steps: Annotated[int | None, typer.Option(min=8, help="Optimizer steps of each run.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Optimizer steps of each run; at least 8 of a simulated one.")] = None,
     staleness: Annotated[int | None, typer.Option(min=0, help="The bound η, the same for all.")] = None,
     sweeps: Annotated[str, typer.Option(help="Only these sweeps of the study; none for none.")] = "",
     overrides: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Simulate all systems on a cluster that need not be there; tables, figures and MLflow runs."""
+    """Compare systems: simulated on a cluster that need not be there, or, for a file that names baselines, by real trainings."""
     from flows.command_line.compare import run_compare
     from flows.study_parameters import CompareParameters
 

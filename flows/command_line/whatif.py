@@ -14,13 +14,12 @@ from flows.command_line.output import json_output
 from flows.command_line.terminal import terminal
 from flows.command_line.whatif_run import RUN_CONFIG, read_run
 from flows.views.console import make_board
-from libra_core.config.loading import load_config
+from libra_core.config.loading import checked, load_config
 from libra_core.errors import ConfigError
 from libra_core.simulation.study.config import StudyConfig, load_laws, load_study, load_systems
 from libra_core.simulation.study.recorded import replay_on
 from libra_core.simulation.study.run import layout_text
 from libra_core.simulation.study.whatif import Curve, Goal, replay, replay_run, sizes_of
-from libra_core.simulation.tables import checked
 from libra_core.simulation.workload.laws import WorkloadLaw
 
 RESULTS = "results.json"

@@ -6,7 +6,7 @@ import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -23,6 +23,7 @@ EXPERIMENTS = "experiment"
 _EXTENDS = "extends"
 _SHOWN = 200
 """Characters of a wrong value in a sentence."""
+Checked = TypeVar("Checked", bound=BaseModel)
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LibraConfig:
@@ -43,6 +44,18 @@ def validate_config(values: Mapping[str, Any]) -> LibraConfig:
         return LibraConfig.model_validate(values)
     except ValidationError as error:
         raise ConfigError("; ".join(_sentence(detail) for detail in error.errors())) from None
+
+
+def checked(values: Mapping[str, Any], kind: type[Checked], where: str) -> Checked:
+    """Raises `ConfigError` with the first mistake; `where` begins the sentence."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        detail: dict[str, Any] = dict(error.errors()[0])
+        if detail["type"] == "value_error":
+            raise ConfigError(f"{where}: {detail['ctx']['error']}") from None
+        name = ".".join(str(part) for part in detail["loc"])
+        raise ConfigError(f"{where}: {name or 'file'}: {detail['msg'][:1].lower() + detail['msg'][1:]}") from None
 
 
 def resolved_yaml(config: LibraConfig) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from libra_core.config.base import Section
-from libra_core.config.loading import apply_override, located
+from libra_core.config.loading import apply_override, checked, located
 from libra_core.config.paths import (
     DevicePath,
     FolderName,
@@ -19,7 +19,7 @@ from libra_core.config.paths import (
     place_paths,
 )
 from libra_core.errors import ConfigError
-from libra_core.simulation.tables import checked, read_mapping
+from libra_core.simulation.tables import read_mapping
 from libra_core.simulation.truth import Mismatch
 from libra_core.simulation.workload.laws import Parameter, WorkloadLaw, load_law
 
