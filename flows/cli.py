@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar, cast
 import typer
 
 from flows.command_line.output import write_any_text
-from flows.processes.front import INTERRUPTED, in_front, says_the_end
+from flows.processes.front import ENDS_WITHIN_S, INTERRUPTED, in_front, says_the_end
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -360,7 +360,8 @@ def main() -> None:
     if _STARTS_PROCESSES.isdisjoint(sys.argv[1:2]) or "--help" in sys.argv:
         app()
     else:
-        in_front(app)
+        # A comparison first waits for the end of the training that it runs, which has a front as patient as this one.
+        in_front(app, ends_within_s=(3 if sys.argv[1:2] == ["compare"] else 1) * ENDS_WITHIN_S)
 
 
 if __name__ == "__main__":

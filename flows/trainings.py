@@ -75,7 +75,7 @@ def _outcome(training: AskedTraining, config: LibraConfig | str, comparison: Com
         return Outcome(baseline=training.baseline, seed=training.seed, status="refused", reason=config)
     places = (f"run.root={folder}", f"tracking.experiment={comparison.name}", f"tracking.mlflow_uri={uri}")
     end = train_in_a_child(training.file, (*training.overrides, *places), folder / training.label, comparison.deadline_s)
-    known = {
+    known: dict[str, Any] = {
         "baseline": training.baseline,
         "seed": training.seed,
         "backend": config.backend.kind,

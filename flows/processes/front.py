@@ -32,10 +32,10 @@ def says_the_end() -> bool:
     return bool(_has_a_front)
 
 
-def in_front(work: Callable[[], None]) -> None:
+def in_front(work: Callable[[], None], ends_within_s: float = ENDS_WITHIN_S) -> None:
     """Do the work in a process of its own, which returns from here; the calling process waits for it and exits as it does.
 
-    Call it while the process has one thread only.
+    `ends_within_s` is longer for work that ends commands with fronts of their own. Call it while the process has one thread only.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -49,7 +49,7 @@ def in_front(work: Callable[[], None]) -> None:
         work()
         return
     watcher.begin(child)
-    raise SystemExit(_Front(child, watcher).wait(hears))
+    raise SystemExit(_Front(child, watcher, ends_within_s).wait(hears))
 
 
 def _become_the_work(front: int) -> None:
@@ -78,8 +78,8 @@ def hear_once() -> None:
 class _Front:
     """Waits for the work; a single thread, whose signal handlers only pass on and kill."""
 
-    def __init__(self, child: int, watcher: Watcher) -> None:
-        self._child, self._watcher = child, watcher
+    def __init__(self, child: int, watcher: Watcher, ends_within_s: float) -> None:
+        self._child, self._watcher, self._ends_within_s = child, watcher, ends_within_s
         self._asked = self._forced = False
 
     def wait(self, hears: list[signal.Signals]) -> int:
@@ -99,7 +99,7 @@ class _Front:
         if self._asked:
             return
         self._asked = True
-        signal.setitimer(signal.ITIMER_REAL, ENDS_WITHIN_S)
+        signal.setitimer(signal.ITIMER_REAL, self._ends_within_s)
         with suppress(ProcessLookupError):
             os.kill(self._child, signal.SIGINT)
 
@@ -114,7 +114,7 @@ class _Front:
         if code < 0 and os.isatty(2):
             os.write(2, _AFTER_A_BAR)
         if self._forced:
-            _say(f"interrupted; it did not end within {ENDS_WITHIN_S:.0f} s and was killed, and what it left was removed")
+            _say(f"interrupted; it did not end within {self._ends_within_s:.0f} s and was killed, and what it left was removed")
         elif self._asked or code == INTERRUPTED:
             _say("interrupted; everything that was started is closed")
         else:
