@@ -40,7 +40,7 @@ def main() -> None:
     for name, overrides in WAYS.items():
         reports = run(overrides, steps=12)[4:]
         mean_s = sum(report.t_iter_s for report in reports) / len(reports)
-        waits_s = sum(report.account.trainer_waits_groups_s + report.account.trainer_waits_age_s for report in reports)
+        waits_s = sum(report.breakdown.trainer_waits_groups_s + report.breakdown.trainer_waits_age_s for report in reports)
         print(f"{name:28} {mean_s:5.0f} s an iteration, {waits_s / len(reports):5.0f} s of it the trainer waits for groups")
 
 

@@ -12,7 +12,7 @@ from prefect import flow, get_run_logger
 
 from flows.logs import in_one_sentence
 from flows.parameters import ReplanParameters
-from flows.replanning import ask_for_look
+from flows.replanning import ask_for_replanning
 from flows.running import chosen_run
 from libra_core.errors import DeadlineError
 from libra_core.tracking.decisions import read_decisions
@@ -20,7 +20,7 @@ from tasks.pictures import flush
 from tasks.plan_words import decision_line
 from tasks.replanning import show_decision
 
-_LOOK_S = 0.5
+_POLL_S = 0.5
 
 
 @flow(name="libra-replan", persist_result=False)
@@ -29,22 +29,22 @@ def replan(parameters: ReplanParameters) -> Mapping[str, Any]:
     in_one_sentence()
     run_dir = chosen_run(Path(parameters.run) if parameters.run else None, Path(parameters.root))
     known = len(read_decisions(run_dir))
-    ask_for_look(run_dir)
-    row = wait_for_look(run_dir, known, parameters.deadline_s)
+    ask_for_replanning(run_dir)
+    row = wait_for_decision(run_dir, known, parameters.deadline_s)
     get_run_logger().info("%s, %s", run_dir.name, decision_line(row))
     show_decision(row)
     flush()
     return row
 
 
-def wait_for_look(run_dir: Path, known: int, deadline_s: float) -> Mapping[str, Any]:
+def wait_for_decision(run_dir: Path, known: int, deadline_s: float) -> Mapping[str, Any]:
     """The first row beyond those known; raises `DeadlineError`."""
     end_s = time.monotonic() + deadline_s
     while time.monotonic() < end_s:
         rows = read_decisions(run_dir)
         if len(rows) > known:
             return rows[-1]
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     raise DeadlineError(
         f"the training in {run_dir} did not look at its plan within {deadline_s:.0f} s: it may not run, have nothing to "
         "move, or be changing its plan right now"

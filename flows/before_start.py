@@ -10,7 +10,7 @@ from libra_core.tracking.run_folder import read_journal
 from libra_core.tracking.run_owner import owned
 
 
-def look_before_start(config: LibraConfig, report: Report | None = None) -> None:
+def check_before_start(config: LibraConfig, report: Report | None = None) -> None:
     """Refuse a start that cannot end well. A killed run that cannot go on leaves nothing on this host either.
 
     Raises:

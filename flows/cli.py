@@ -40,7 +40,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True)
+config_app = typer.Typer(help="PlanComparison at configurations.", no_args_is_help=True)
 docs_app = typer.Typer(help="Documentation made from the code.", no_args_is_help=True)
 verify_app = typer.Typer(help="Checks that two computations agree.", no_args_is_help=True)
 costs_app = typer.Typer(help="The cost evaluator.", no_args_is_help=True)

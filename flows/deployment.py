@@ -32,7 +32,7 @@ def serve_training(config: Path) -> None:
         description="A simulated study of all systems; see docs/study.md.",
         concurrency_limit=1,
     )
-    look = replan.to_deployment(
+    replan_deployment = replan.to_deployment(
         name=REPLAN_DEPLOYMENT,
         parameters={"parameters": ReplanParameters().model_dump()},
         tags=["libra"],
@@ -40,4 +40,4 @@ def serve_training(config: Path) -> None:
         concurrency_limit=1,
     )
     a_process_that_is_gone_has_ended()
-    serve(deployment, study, look, pause_on_shutdown=False, limit=3)
+    serve(deployment, study, replan_deployment, pause_on_shutdown=False, limit=3)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from prefect import get_run_logger, runtime
 from prefect.exceptions import TerminationSignal
 
-from flows.before_start import look_before_start
+from flows.before_start import check_before_start
 from flows.guard import closed_undisturbed, kept_sigterm
 from flows.processes.flow_runs import remember_open
 from flows.processes.watching import tell_watcher, watch_this_process
@@ -52,7 +52,7 @@ def training_run(config: LibraConfig) -> Iterator[TrainingRun]:
         LibraError: when something cannot be started; then no run folder is left behind either.
     """
     report = StartReport(Path(config.run.root))
-    look_before_start(config, report)
+    check_before_start(config, report)
     with ExitStack() as stack:
         close_undisturbed = stack.enter_context(closed_undisturbed())
         run_dir = stack.enter_context(owned_run_folder(config))

@@ -27,7 +27,7 @@ from tasks.replanning import apply_move, decide_move, follow_decisions, profile_
 REQUEST = "replan.request"
 """File in the run folder by which another process asks for a look."""
 DROP_EVENT = "libra.throughput.drop"
-_LOOK_DEADLINE_S = 60.0
+_ROUND_DEADLINE_S = 60.0
 """Of a look while Prefect's server answers; one takes well under a second."""
 DROP = 0.6
 """Generated tokens per second below this share of the median of the iterations before are a drop."""
@@ -38,14 +38,14 @@ def replanning(session: SessionRef, step: int) -> Decision:
     """Measure, compare, decide, begin what pays, and write it down, also when nothing changes."""
     with untagged():
         profile = profile_run(session, step)
-        looks = propose_moves(session, profile)
-        decision = decide_move(session, looks)
+        comparisons = propose_moves(session, profile)
+        decision = decide_move(session, comparisons)
         apply_move(session, decision)
         record_decision(session, decision, profile)
     return decision
 
 
-class Looks:
+class ReplanningRounds:
     """What follows each iteration of one training beside the next: settling earlier decisions, and a look when it is due.
 
     Owned by the training flow. A thread does it, one at a time, and alone changes the plan keeper meanwhile: `after` and
@@ -100,14 +100,14 @@ class Looks:
             return
         if wait([done], self._deadline_s).not_done:
             raise DeadlineError(
-                f"the training waited {self._deadline_s:.0f} s (orchestration.server_outage_s and {_LOOK_DEADLINE_S:.0f} s) for "
+                f"the training waited {self._deadline_s:.0f} s (orchestration.server_outage_s and {_ROUND_DEADLINE_S:.0f} s) for "
                 "its look at the plan; see the run folder's logs, resume the run, or set replanning.every_steps=0"
             )
         done.result(0)
 
     @property
     def _deadline_s(self) -> float:
-        return self._run.config.orchestration.server_outage_s + _LOOK_DEADLINE_S
+        return self._run.config.orchestration.server_outage_s + _ROUND_DEADLINE_S
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -116,21 +116,21 @@ class Looks:
         try:
             yield
         finally:
-            self._run.recorder.add_look(time.monotonic() - started_s)
+            self._run.recorder.add_replanning(time.monotonic() - started_s)
 
 
 def _follow(run: TrainingRun, report: IterationReport) -> None:
-    keeper = connect(run.session).planner
-    assert keeper is not None
+    manager = connect(run.session).planner
+    assert manager is not None
     follow_decisions(run.session, report)
     tell_of_drop(run, report)
-    if keeper.is_due(report.step, asked=_request(run).exists()):
-        _look_and_tell(run, report.step)
+    if manager.is_due(report.step, asked=_request(run).exists()):
+        _replan_and_log(run, report.step)
 
 
-def _look_and_tell(run: TrainingRun, step: int) -> None:
+def _replan_and_log(run: TrainingRun, step: int) -> None:
     try:
-        decision = _look(run, step)
+        decision = _replan(run, step)
     except ConfigError as error:
         get_run_logger().warning("no look at the plan: %s", error)
     else:
@@ -152,7 +152,7 @@ def tell_of_drop(run: TrainingRun, report: IterationReport) -> None:
         )
 
 
-def ask_for_look(run_dir: Path) -> None:
+def ask_for_replanning(run_dir: Path) -> None:
     """The training flow of this run looks at the plan after its next iteration."""
     with on_the_disk(run_dir):
         (run_dir / REQUEST).touch()
@@ -162,7 +162,7 @@ def _request(run: TrainingRun) -> Path:
     return run.recorder.run_dir / REQUEST
 
 
-def _look(run: TrainingRun, step: int) -> Decision:
+def _replan(run: TrainingRun, step: int) -> Decision:
     """Through outages of the Prefect server, and never twice."""
     done: list[Decision] = []
 

@@ -12,7 +12,7 @@ from flows.lifecycle import TrainingRun, training_run
 from flows.logs import in_one_sentence
 from flows.names import training_run_name, untagged
 from flows.parameters import TrainParameters
-from flows.replanning import Looks
+from flows.replanning import ReplanningRounds
 from flows.stopping import asked_to_stop
 from flows.views.board import current_board, iteration_line
 from libra_core.errors import NumericsError
@@ -35,20 +35,20 @@ def train(parameters: TrainParameters) -> RunSummary:
     in_one_sentence()
     settings = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
     with untagged(), settings, training_run(parameters.load()) as run, heard_interrupts() as raise_if_interrupted:
-        total, looks = run.config.training.steps, Looks(run)
+        total, rounds = run.config.training.steps, ReplanningRounds(run)
         for step in range(run.first_step, total):
             report = iterate(run, step)
             show(run, report)
             raise_if_interrupted()
             stops = step + 1 < total and asked_to_stop(run.recorder.run_dir)
             if stops or checkpoint_due(step + 1, total, run.config.training.checkpoint.every_steps):
-                looks.rest()
+                rounds.rest()
                 save_checkpoint(run.session, step + 1)
-            looks.after(report)
+            rounds.after(report)
             if stops:
-                looks.conclude()
+                rounds.conclude()
                 return conclude_early(run)
-        looks.conclude()
+        rounds.conclude()
         return conclude(run)
 
 

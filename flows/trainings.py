@@ -11,7 +11,7 @@ from libra_core.config.comparison import AskedTraining, ComparisonConfig, asked_
 from libra_core.errors import ConfigError, on_the_disk
 from libra_core.tracking.comparison import (
     RESULTS,
-    Outcome,
+    ComparedRun,
     figures_of,
     gpus_of,
     log_comparison,
@@ -31,11 +31,11 @@ def runnable_trainings(comparison: ComparisonConfig, overrides: Sequence[str]) -
     Raises:
         ConfigError: none can run.
     """
-    found = [(training, _loaded(training)) for training in asked_trainings(comparison, overrides)]
-    refusals = [config for _, config in found if isinstance(config, str)]
-    if len(refusals) == len(found):
+    results = [(training, _loaded(training)) for training in asked_trainings(comparison, overrides)]
+    refusals = [config for _, config in results if isinstance(config, str)]
+    if len(refusals) == len(results):
         raise ConfigError(f"none of the baselines can run: {refusals[0]}")
-    return found
+    return results
 
 
 def _loaded(training: AskedTraining) -> LibraConfig | str:
@@ -57,7 +57,7 @@ def compare_trainings(
     Raises `ResourceError` when MLflow cannot be used.
     """
     experiment = open_comparison(comparison, str(folder.parent), uri)
-    outcomes: list[Outcome] = []
+    outcomes: list[ComparedRun] = []
     for number, (training, config) in enumerate(trainings):
         report(f"{training.label} ({number + 1} of {len(trainings)})", number / len(trainings))
         outcomes.append(_outcome(training, config, comparison, folder, uri))
@@ -70,9 +70,11 @@ def compare_trainings(
     return results | {"folder": str(folder), "mlflow_url": url}
 
 
-def _outcome(training: AskedTraining, config: LibraConfig | str, comparison: ComparisonConfig, folder: Path, uri: str) -> Outcome:
+def _outcome(
+    training: AskedTraining, config: LibraConfig | str, comparison: ComparisonConfig, folder: Path, uri: str
+) -> ComparedRun:
     if isinstance(config, str):
-        return Outcome(baseline=training.baseline, seed=training.seed, status="refused", reason=config)
+        return ComparedRun(baseline=training.baseline, seed=training.seed, status="refused", reason=config)
     places = (f"run.root={folder}", f"tracking.experiment={comparison.name}", f"tracking.mlflow_uri={uri}")
     end = train_in_a_child(training.file, (*training.overrides, *places), folder / training.label, comparison.deadline_s)
     known: dict[str, Any] = {
@@ -85,10 +87,10 @@ def _outcome(training: AskedTraining, config: LibraConfig | str, comparison: Com
         "exit_code": end.exit_code,
     }
     if end.summary is None:
-        return Outcome(**known, status="failed", reason=end.sentence)
+        return ComparedRun(**known, status="failed", reason=end.sentence)
     run_dir = str(end.summary["run_dir"])
     try:
         figures = figures_of(read_metrics(Path(run_dir)), config, comparison)
     except ValueError as error:
-        return Outcome(**known, status="failed", reason=str(error), run_dir=run_dir)
-    return Outcome(**known, status="finished", run_dir=run_dir, figures=figures)
+        return ComparedRun(**known, status="failed", reason=str(error), run_dir=run_dir)
+    return ComparedRun(**known, status="finished", run_dir=run_dir, figures=figures)

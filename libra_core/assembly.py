@@ -12,7 +12,7 @@ from libra_core.workloads.build import build_workload
 from libra_core.workloads.data import prepare_missing
 
 if TYPE_CHECKING:
-    from libra_core.runtime.driver.session import Connection, Session
+    from libra_core.runtime.driver.session import Session, SessionClients
     from libra_core.simulation.backend import SimulatedSession
 
 Report = Callable[[str, float], None]
@@ -70,7 +70,7 @@ def prepare_policy(config: LibraConfig, report: Report) -> Path:
     return ensure_policy(config, report).folder
 
 
-def connect(session: SessionRef) -> "Connection | SimulatedSession":
+def connect(session: SessionRef) -> "SessionClients | SimulatedSession":
     """Clients of a session that this process opened."""
     owned = _sessions.get(session.run_id)
     if owned is None or owned.connection is None:

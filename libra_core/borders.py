@@ -130,10 +130,10 @@ def cut_middle(token_ids: Sequence[int], mark: tuple[int, ...], max_tokens: int)
 def _listed(value: Any, whose: str) -> Sequence[Any]:
     """Bytes are a sequence of numbers too, and never meant as token ids."""
     is_raw = isinstance(value, (str, bytes, bytearray, memoryview))
-    found = value.tolist() if hasattr(value, "tolist") else value
-    if is_raw or not isinstance(found, Sequence):
+    plain = value.tolist() if hasattr(value, "tolist") else value
+    if is_raw or not isinstance(plain, Sequence):
         raise BorderError(f"{whose} has the tokens {_shown(value)}; token ids are a sequence of whole numbers")
-    return found
+    return plain
 
 
 def _ids(values: Sequence[Any], whose: str, vocabulary: int | None) -> tuple[int, ...]:
@@ -157,15 +157,15 @@ def _whole(value: Any, whose: str) -> int:
 
 
 def _number(value: Any, said: str, takes: str, *, least: float) -> float:
-    found = value
+    plain = value
     if not isinstance(value, _NUMBERS) and callable(getattr(value, "item", None)):
         try:
-            found = value.item()
+            plain = value.item()
         except Exception:  # whatever user code raises there, it gave no number
-            found = None
-    if isinstance(found, _NUMBERS):
+            plain = None
+    if isinstance(plain, _NUMBERS):
         try:
-            number = float(found)
+            number = float(plain)
         except (OverflowError, TypeError, ValueError):
             number = math.nan
         if least <= number <= MOST:

@@ -37,9 +37,9 @@ def parse_json(text: str, where: str) -> Any:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{where} is not JSON: {error}") from None
-    if "\\u" in text and (found := half_pair(value)) is not None:
+    if "\\u" in text and (result := half_pair(value)) is not None:
         raise ConfigError(
-            f"{where} holds half of a surrogate pair, in {ascii(found)[:80]}; remove it or write the whole character"
+            f"{where} holds half of a surrogate pair, in {ascii(result)[:80]}; remove it or write the whole character"
         )
     return value
 

@@ -15,9 +15,9 @@ def shipped(text: str, folder: str) -> Path | None:
     """The file that `configs/…/name.yaml`, or its name alone, means among those of `configs/<folder>`; None if there is none."""
     path = Path(text)
     if path.parts[:1] == ("configs",) and ".." not in path.parts:
-        found = HOME / path
-        return found if found.exists() else None
+        file = HOME / path
+        return file if file.exists() else None
     if len(path.parts) != 1 or text in (".", ".."):
         return None
-    found = CONFIGS / folder / f"{text.removesuffix('.yaml')}.yaml"
-    return found if found.is_file() else None
+    file = CONFIGS / folder / f"{text.removesuffix('.yaml')}.yaml"
+    return file if file.is_file() else None

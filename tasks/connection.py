@@ -6,28 +6,28 @@ from pathlib import Path
 from typing import Protocol
 
 from libra_core.config import LibraConfig
-from libra_core.planning.decision import Look
+from libra_core.planning.decision import PlanComparison
 from libra_core.ports.pools import ClusterController, PolicyTrainer, RewardScorer, RolloutPool
-from libra_core.types.decision import Decision, Settled
+from libra_core.types.decision import Decision, ResolvedDecision
 from libra_core.types.profile import RunProfile
 from libra_core.types.reports import IterationReport
 from libra_core.types.session import SessionRef
 
 
-class PlanKeeper(Protocol):
+class PlanManager(Protocol):
     """Looks at the plan of a running session."""
 
     def is_due(self, step: int, *, asked: bool = False) -> bool: ...
 
     def profile(self, step: int) -> RunProfile: ...
 
-    def propose(self, profile: RunProfile) -> list[Look]: ...
+    def propose(self, profile: RunProfile) -> list[PlanComparison]: ...
 
-    def decide(self, looks: list[Look]) -> Decision: ...
+    def decide(self, comparisons: list[PlanComparison]) -> Decision: ...
 
     def apply(self, decision: Decision) -> None: ...
 
-    def settle(self, report: IterationReport | None) -> list[Settled]: ...
+    def resolve(self, report: IterationReport | None) -> list[ResolvedDecision]: ...
 
 
 class Connection(Protocol):
@@ -37,7 +37,7 @@ class Connection(Protocol):
     reward: RewardScorer
     trainer: PolicyTrainer
     controller: ClusterController
-    planner: PlanKeeper | None
+    planner: PlanManager | None
     """None where nothing can move."""
 
 

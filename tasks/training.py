@@ -23,5 +23,5 @@ def publish_weights(session: SessionRef, version: PolicyVersion) -> PublicationR
 def save_checkpoint(session: SessionRef, step: int) -> str:
     """Write what a resumed run needs after `step` finished iterations, once the engines have its weights; returns the folder."""
     clients = connect(session)
-    clients.rollout.settle_publication()
+    clients.rollout.finish_publication()
     return clients.trainer.save(step)

@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from flows.before_start import look_before_start
+from flows.before_start import check_before_start
 from flows.command_line.output import json_output
 from flows.command_line.terminal import terminal
 from flows.parameters import TrainParameters
 from flows.stopping import STOPPED
 from flows.views.board import put_up
-from flows.views.console import BarBoard, PlainBoard, make_board, summary_table, where_to_look
+from flows.views.console import BarBoard, PlainBoard, make_board, summary_table, where_to_read
 from flows.views.start_pace import keep_times, read_times
 from libra_core.config import load_config
 from libra_core.config.loading import process_environment
@@ -24,7 +24,7 @@ def run_training(parameters: TrainParameters, *, as_json: bool) -> int:
     config = parameters.load()
     with json_output(as_json) as emit:
         with _board(Path(config.run.root)) as board:
-            look_before_start(config, board.phase)
+            check_before_start(config, board.phase)
             process_environment(Path(config.run.root), quiet=True)
             board.phase("loading libraries", 0.0)
             from prefect import tags
@@ -46,7 +46,7 @@ def run_training(parameters: TrainParameters, *, as_json: bool) -> int:
         if not as_json:
             console = terminal()
             console.print(summary_table(summary))
-            console.print(*where_to_look(summary), sep="\n", highlight=False, soft_wrap=True)
+            console.print(*where_to_read(summary), sep="\n", highlight=False, soft_wrap=True)
         emit(summary.as_json())
     return STOPPED if summary.stopped_early else 0
 

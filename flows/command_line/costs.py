@@ -31,13 +31,13 @@ def run_calibrate(*, quick: bool, output: Path, as_json: bool) -> None:
     with json_output(as_json) as emit:
         from libra_core.engines.calibration.calibrate import QUICK, Grid, calibrate
 
-        found = calibrate(QUICK if quick else Grid(), lambda line: console.print(line, highlight=False, soft_wrap=True))
-        profile = found.profile
+        result = calibrate(QUICK if quick else Grid(), lambda line: console.print(line, highlight=False, soft_wrap=True))
+        profile = result.profile
         write_measured(profile, output)
         if not as_json:
-            missing = [f"not measured: {part}" for part in found.missing]
+            missing = [f"not measured: {part}" for part in result.missing]
             console.print(*_laws(profile), *missing, f"written to {output}", sep="\n", highlight=False, soft_wrap=True)
-        emit(profile.stored() | {"missing": list(found.missing)})
+        emit(profile.stored() | {"missing": list(result.missing)})
 
 
 def _require_room(output: Path) -> None:

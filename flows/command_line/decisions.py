@@ -16,14 +16,14 @@ def run_decisions(run_dir: Path, *, as_json: bool) -> None:
     """Raises `CheckpointError` when the folder is not that of a run."""
     read_journal(run_dir)
     rows = read_decisions(run_dir)
-    found = count(rows)
+    total = count(rows)
     with json_output(as_json) as emit:
         if not as_json:
             console = terminal()
             console.print(ledger_table(rows) if rows else "no look at the plan yet: the run has not replanned")
-            console.print(str(found), highlight=False)
-        counts = {"looks": found.looks, "switches": found.done, "undone": found.undone, "abandoned": found.abandoned}
-        emit({"run": str(run_dir), **counts, "under_way": found.under_way, "decisions": rows})
+            console.print(str(total), highlight=False)
+        counts = {"rounds": total.rounds, "switches": total.done, "undone": total.undone, "abandoned": total.abandoned}
+        emit({"run": str(run_dir), **counts, "under_way": total.under_way, "decisions": rows})
 
 
 def ledger_table(rows: list[dict[str, Any]]) -> Table:

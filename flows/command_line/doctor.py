@@ -16,7 +16,7 @@ READY, NOT_READY = 0, 2
 def run_doctor(config_path: Path, overrides: list[str], *, as_json: bool) -> int:
     """Returns the exit status."""
     with json_output(as_json) as emit:
-        findings = look(config_path, overrides)
+        findings = run_checks(config_path, overrides)
         ready = all(finding.ok for finding in findings)
         if not as_json:
             width = max(len(finding.name) for finding in findings)
@@ -26,7 +26,7 @@ def run_doctor(config_path: Path, overrides: list[str], *, as_json: bool) -> int
     return READY if ready else NOT_READY
 
 
-def look(config_path: Path, overrides: list[str]) -> list[Finding]:
+def run_checks(config_path: Path, overrides: list[str]) -> list[Finding]:
     """The configuration first: without one there is nothing else to look at."""
     try:
         config = load_config(config_path, overrides)

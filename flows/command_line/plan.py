@@ -12,7 +12,7 @@ from flows.command_line.terminal import terminal
 from flows.views.plan_view import explanation, forecast_table, node_map, runner_up_table, verdict_lines
 from libra_core.config import load_config
 from libra_core.planning.joint_search import plan_resources
-from libra_core.planning.loading import Loaded, load_problem
+from libra_core.planning.loading import LoadedProblem, load_problem
 from libra_core.types.forecast import Candidate, PlanReport
 
 
@@ -31,7 +31,7 @@ def run_plan(
         emit(plan_json(report, loaded, solve_s))
 
 
-def plan_json(report: PlanReport, loaded: Loaded, solve_s: float) -> dict[str, Any]:
+def plan_json(report: PlanReport, loaded: LoadedProblem, solve_s: float) -> dict[str, Any]:
     """Everything that the table says, in plain values."""
     return {
         "best": _candidate_json(report.best),
@@ -68,7 +68,7 @@ def _candidate_json(candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def _show(console: Console, report: PlanReport, loaded: Loaded, solve_s: float, *, explain: bool) -> None:
+def _show(console: Console, report: PlanReport, loaded: LoadedProblem, solve_s: float, *, explain: bool) -> None:
     console.print(forecast_table(report, loaded))
     console.print(node_map(report, loaded.problem.cluster))
     console.print(runner_up_table(report))

@@ -12,10 +12,10 @@ from rich.table import Table
 from flows.command_line.output import json_output
 from flows.command_line.terminal import terminal
 from libra_core.errors import ConfigError
-from libra_core.routing.evaluate.evaluation import COMPARED, DEGREES, EvaluationSettings, Row, evaluate
+from libra_core.routing.evaluate.evaluation import COMPARED, DEGREES, EvaluationSettings, PolicyRow, evaluate
 from libra_core.routing.evaluate.figures import Figures
 from libra_core.routing.evaluate.recorded import RecordedTrajectory, read_prompts, read_recorded
-from libra_core.routing.evaluate.verdict import Verdict, verdicts
+from libra_core.routing.evaluate.verdict import PolicyVerdict, verdicts
 
 
 def run_route_eval(
@@ -34,17 +34,17 @@ def run_route_eval(
             from libra_core.engines.sentence_model import sentence_embedder
 
             settings = replace(settings, embed=sentence_embedder())
-        rows: list[Row] = []
+        rows: list[PolicyRow] = []
         for name, trajectories in sets.items():
             rows += evaluate(name, trajectories, settings, lambda line: console.print(line, style="dim", highlight=False))
-        found = verdicts(rows)
+        result = verdicts(rows)
         if not as_json:
-            show(terminal(), rows, found)
+            show(terminal(), rows, result)
         if figure is not None:
             from libra_core.tracking.routing_figure import draw_routing
 
             draw_routing(rows, figure)
-        emit({"rows": [asdict(row) for row in rows], "verdicts": [_verdict_json(item) for item in found]})
+        emit({"rows": [asdict(row) for row in rows], "verdicts": [_verdict_json(item) for item in result]})
 
 
 def settings_of(
@@ -96,18 +96,18 @@ def _sets(files: Sequence[Path], texts: dict[str, str]) -> dict[str, list[Record
     return sets
 
 
-def _verdict_json(verdict: Verdict) -> dict[str, Any]:
+def _verdict_json(verdict: PolicyVerdict) -> dict[str, Any]:
     facts = ("lower_regret", "within_tolerance", "higher_f1")
     return asdict(verdict) | {name: getattr(verdict, name) for name in facts}
 
 
-def show(console: Console, rows: Sequence[Row], found: Sequence[Verdict]) -> None:
+def show(console: Console, rows: Sequence[PolicyRow], verdicts: Sequence[PolicyVerdict]) -> None:
     """A table per data set and order, then the verdicts."""
     for data_set, order in dict.fromkeys((row.data_set, row.order) for row in rows):
         console.print(
             _table(f"{data_set}, {order} order", [row for row in rows if (row.data_set, row.order) == (data_set, order)])
         )
-    for item in found:
+    for item in verdicts:
         change = item.regret_s / item.baseline_regret_s - 1 if item.baseline_regret_s else 0.0
         f1 = (
             ""
@@ -123,7 +123,7 @@ def show(console: Console, rows: Sequence[Row], found: Sequence[Verdict]) -> Non
         )
 
 
-def _table(title: str, rows: Sequence[Row]) -> Table:
+def _table(title: str, rows: Sequence[PolicyRow]) -> Table:
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1))
     table.add_column("policy")
     columns = ("one-hop", "decisions", "F1", "F1 later", "tail", "migrated", "moves", "regret s", "±", "us")

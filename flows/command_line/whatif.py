@@ -19,7 +19,7 @@ from libra_core.errors import ConfigError
 from libra_core.simulation.study.config import StudyConfig, load_laws, load_study, load_systems
 from libra_core.simulation.study.recorded import replay_on
 from libra_core.simulation.study.run import layout_text
-from libra_core.simulation.study.whatif import Curve, Goal, replay, replay_run, sizes_of
+from libra_core.simulation.study.whatif import Goal, ThroughputCurve, replay, replay_run, sizes_of
 from libra_core.simulation.workload.laws import WorkloadLaw
 
 RESULTS = "results.json"
@@ -65,7 +65,7 @@ def run_whatif(parameters: WhatIfParameters, *, as_json: bool) -> None:
         emit(facts | ({} if check is None else asdict(check) | {"error": check.error}) | asdict(curve))
 
 
-Answer = tuple[Curve, Check | None, dict[str, Any]]
+Answer = tuple[ThroughputCurve, Check | None, dict[str, Any]]
 Report = Callable[[str, float], None]
 
 
@@ -78,7 +78,7 @@ def _of_study(parameters: WhatIfParameters, sizes: Sequence[int], goal: Goal, re
     return curve, _recorded_in_study(parameters, study, law.name, curve), facts
 
 
-def _recorded_in_study(parameters: WhatIfParameters, study: StudyConfig, workload: str, curve: Curve) -> Check | None:
+def _recorded_in_study(parameters: WhatIfParameters, study: StudyConfig, workload: str, curve: ThroughputCurve) -> Check | None:
     """When the study's own setting is among those that were asked about."""
     if not parameters.source.is_dir() or parameters.overrides:
         return None
@@ -129,7 +129,9 @@ def _law(study: StudyConfig, name: str) -> WorkloadLaw:
     return laws[name] if name else next(iter(laws.values()))
 
 
-def _show(console: Console, curve: Curve, parameters: WhatIfParameters, check: Check | None, facts: dict[str, Any]) -> None:
+def _show(
+    console: Console, curve: ThroughputCurve, parameters: WhatIfParameters, check: Check | None, facts: dict[str, Any]
+) -> None:
     title = f"{facts['system']} on {facts['workload']}" if "system" in facts else f"{facts['run']}, recorded on {facts['plan']}"
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1))
     for column in ("GPUs", "tokens/s", "T_iter s", f"hours for {parameters.hours_for_steps} steps", "GPU hours", "plan"):
@@ -153,6 +155,6 @@ def _show(console: Console, curve: Curve, parameters: WhatIfParameters, check: C
     if curve.too_small:
         lines.append(f"too small    {', '.join(map(str, curve.too_small))} GPUs")
     if parameters.target_hours is not None or parameters.target_tokens_per_s is not None:
-        found = f"{curve.cheapest_gpus} GPUs" if curve.cheapest_gpus else "none of these sizes"
-        lines.append(f"goal met by  {found}, by the lower end of the interval")
+        cheapest = f"{curve.cheapest_gpus} GPUs" if curve.cheapest_gpus else "none of these sizes"
+        lines.append(f"goal met by  {cheapest}, by the lower end of the interval")
     console.print(*lines, sep="\n", highlight=False, soft_wrap=True)

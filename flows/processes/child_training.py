@@ -72,10 +72,10 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 def _summary(answer: Path) -> dict[str, Any] | None:
     lines = answer.read_text(encoding="utf-8", errors="replace").splitlines()
     try:
-        found = json.loads(lines[-1]) if lines else None
+        result = json.loads(lines[-1]) if lines else None
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return result if isinstance(result, dict) else None
 
 
 def _last_sentence(log: Path) -> str:

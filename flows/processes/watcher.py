@@ -19,7 +19,7 @@ import psutil
 
 from flows.processes.front import ENDS_WITHIN_S
 
-_LOOK_S = 1.0
+_POLL_S = 1.0
 _SHARE = 50.0
 """A look takes at most one part in so many of the time, on hosts with thousands of processes too."""
 _SELF_S = 2.0
@@ -44,17 +44,17 @@ class Belongings:
         self.ever: set[int] = set()
         """Process ids of all that were ever seen."""
 
-    def look(self) -> list[psutil.Process]:
+    def find(self) -> list[psutil.Process]:
         """Those that are alive, the owner and this process left out."""
         every = {process.pid: process for process in psutil.process_iter()}
         parents = {pid: _parent(process) for pid, process in every.items()}
         mine = {pid for pid, process in every.items() if self._belongs(process)}
         while below := {pid for pid, parent in parents.items() if parent in mine and pid not in mine}:
             mine |= below
-        found = [every[pid] for pid in mine - {self._owner[0], os.getpid()}]
-        self._seen = {process.pid: process.create_time() for process in found}
+        matches = [every[pid] for pid in mine - {self._owner[0], os.getpid()}]
+        self._seen = {process.pid: process.create_time() for process in matches}
         self.ever |= set(self._seen)
-        return [process for process in found if _is_alive(process)]
+        return [process for process in matches if _is_alive(process)]
 
     def _belongs(self, process: psutil.Process) -> bool:
         known = (process.pid, process.create_time())
@@ -78,7 +78,7 @@ def main(front: int) -> None:
     belongings = Belongings(owner)
     _wait_for_end(owner, front, belongings, facts)
     shared = end_processes(belongings)
-    _conclude(facts.known, _server_address(belongings.look()))
+    _conclude(facts.known, _server_address(belongings.find()))
     _end_last(belongings)
     for name in (shared | _semaphores(belongings.ever)) - _mapped(list(psutil.process_iter())):
         Path(name).unlink(missing_ok=True)
@@ -99,7 +99,7 @@ def end_processes(belongings: Belongings) -> set[str]:
 
 
 def _ordinary(belongings: Belongings) -> list[psutil.Process]:
-    return [process for process in belongings.look() if not _is_last(process)]
+    return [process for process in belongings.find() if not _is_last(process)]
 
 
 def _is_last(process: psutil.Process) -> bool:
@@ -110,7 +110,7 @@ def _is_last(process: psutil.Process) -> bool:
 
 
 def _end_last(belongings: Belongings) -> None:
-    alive = belongings.look()
+    alive = belongings.find()
     for process in alive:
         with suppress(psutil.NoSuchProcess):
             process.terminate()
@@ -128,9 +128,9 @@ def _wait_for_end(owner: int, front: int, belongings: Belongings, facts: "_Facts
     except ProcessLookupError:
         return
     waits_for = [ended, front_ended]
-    kill_at, look_s = float("inf"), _LOOK_S
+    kill_at, poll_s = float("inf"), _POLL_S
     while True:
-        ready, _, _ = select.select([*waits_for, *facts.source], [], [], look_s)
+        ready, _, _ = select.select([*waits_for, *facts.source], [], [], poll_s)
         if ended in ready:
             return
         if front_ended in ready:
@@ -141,8 +141,8 @@ def _wait_for_end(owner: int, front: int, belongings: Belongings, facts: "_Facts
             os.kill(owner, signal.SIGKILL)
         began_s = time.monotonic()
         # A child whose parent has ended hangs below another process, and is only known for the owner's if it was seen before.
-        belongings.look()
-        look_s = max(_LOOK_S, _SHARE * (time.monotonic() - began_s))
+        belongings.find()
+        poll_s = max(_POLL_S, _SHARE * (time.monotonic() - began_s))
 
 
 class _Facts:
@@ -205,8 +205,8 @@ def _is_alive(process: psutil.Process) -> bool:
 
 def _semaphores(pids: set[int]) -> set[str]:
     """Named semaphores of these processes; loky, which engines import, leaves them when it is killed."""
-    found = [(path, _SEMAPHORE.fullmatch(path.name)) for path in Path(_SHARED_MEMORY).glob("sem.*")]
-    return {str(path) for path, name in found if name and int(name[1]) in pids}
+    matches = [(path, _SEMAPHORE.fullmatch(path.name)) for path in Path(_SHARED_MEMORY).glob("sem.*")]
+    return {str(path) for path, name in matches if name and int(name[1]) in pids}
 
 
 def _mapped(processes: list[psutil.Process]) -> set[str]:

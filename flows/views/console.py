@@ -96,7 +96,7 @@ def summary_table(summary: RunSummary) -> Table:
     return table
 
 
-def where_to_look(summary: RunSummary) -> list[str]:
+def where_to_read(summary: RunSummary) -> list[str]:
     """Lines that follow the table."""
     lines = [
         f"run folder   {summary.run_dir}",

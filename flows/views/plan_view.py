@@ -5,7 +5,7 @@ from itertools import groupby
 from rich.table import Table
 from rich.text import Text
 
-from libra_core.planning.loading import Loaded
+from libra_core.planning.loading import LoadedProblem
 from libra_core.planning.placement import TRAIN
 from libra_core.planning.problem import Cluster
 from libra_core.types.forecast import Candidate, GpuGroup, Mode, PlanReport, Term
@@ -39,7 +39,7 @@ def mode_text(candidate: Candidate) -> str:
     return "colocated" if candidate.mode is Mode.COLOCATED else "streamed" if candidate.streamed else "whole step"
 
 
-def forecast_table(report: PlanReport, loaded: Loaded) -> Table:
+def forecast_table(report: PlanReport, loaded: LoadedProblem) -> Table:
     """The plan and what is expected of it."""
     best, forecast, regime = report.best, report.best.forecast, loaded.problem.regime
     table = Table(title="Plan", title_justify="left", show_header=False, box=None, padding=(0, 2))
@@ -79,7 +79,7 @@ def runner_up_table(report: PlanReport) -> Table:
     return table
 
 
-def verdict_lines(report: PlanReport, loaded: Loaded, solve_s: float) -> list[str]:
+def verdict_lines(report: PlanReport, loaded: LoadedProblem, solve_s: float) -> list[str]:
     """What binds, what would relax it, and how far to trust it."""
     best = report.best
     terms = best.forecast.terms
@@ -118,15 +118,15 @@ def node_map(report: PlanReport, cluster: Cluster) -> Table:
     groups: dict[int, list[GpuGroup]] = {}
     for group in report.placement:
         groups.setdefault(group.node, []).append(group)
-    looks = [(_look(groups.get(node, []), size), node) for node, size in enumerate(cluster.node_sizes)]
-    for look, members in groupby(looks, key=lambda item: item[0]):
+    rows = [(_cells_of(groups.get(node, []), size), node) for node, size in enumerate(cluster.node_sizes)]
+    for cells, members in groupby(rows, key=lambda item: item[0]):
         nodes = [node for _, node in members]
         name = f"node {nodes[0]}" if len(nodes) == 1 else f"nodes {nodes[0]}-{nodes[-1]}"
-        table.add_row(name, _picture(look))
+        table.add_row(name, _picture(cells))
     return table
 
 
-def _look(groups: list[GpuGroup], size: int) -> tuple[tuple[str, int], ...]:
+def _cells_of(groups: list[GpuGroup], size: int) -> tuple[tuple[str, int], ...]:
     """`((role, GPUs), …)` from the first GPU on, idle ones included; in a shared node the trainer's view."""
     shared = {group.role for group in groups} and sum(len(group.gpus) for group in groups) > size
     shown = sorted((group for group in groups if not shared or group.role == TRAIN), key=lambda group: group.gpus)
@@ -140,9 +140,9 @@ def _look(groups: list[GpuGroup], size: int) -> tuple[tuple[str, int], ...]:
     return tuple(cells) + ((("idle", size - used),) if used < size else ())
 
 
-def _picture(look: tuple[tuple[str, int], ...]) -> Text:
+def _picture(cells: tuple[tuple[str, int], ...]) -> Text:
     text = Text()
-    for role, size in look:
+    for role, size in cells:
         style = _TRAIN_STYLE if role == TRAIN else _ENGINE_STYLES.get(size, "black on plum2") if role != "idle" else "dim"
         label = {"train": f"train tp {size}", "engine": f"engine tp {size}", "idle": "idle"}[role]
         width = max(4 * size - 1, len(label) if size > 2 else 3 * size)

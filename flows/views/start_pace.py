@@ -21,7 +21,7 @@ _SHARES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class PhaseProgress:
     """Of one phase, now."""
 
     name: str
@@ -52,7 +52,7 @@ class StartPace:
         self.times: dict[str, float] = {}
         """Seconds of the phases that have ended."""
 
-    def hear(self, name: str, share: float) -> Progress:
+    def hear(self, name: str, share: float) -> PhaseProgress:
         """`name` may have a detail after a comma, such as a loss, which makes it no other phase."""
         now_s, phase = self._clock(), name.partition(",")[0]
         begins = phase != self._phase or share < self._share
@@ -64,7 +64,7 @@ class StartPace:
         is_news = begins or (share < 1.0 and now_s - self._said_s >= _EVERY_S)
         if is_news:
             self._said_s = now_s
-        return Progress(name=name, share=share, expected=self._expected(now_s), is_news=is_news)
+        return PhaseProgress(name=name, share=share, expected=self._expected(now_s), is_news=is_news)
 
     def _end(self, now_s: float) -> None:
         if self._phase:

@@ -26,7 +26,7 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _is_what_it_looks_like(cls, value: Any, info: ValidationInfo) -> Any:
+    def _is_undisguised(cls, value: Any, info: ValidationInfo) -> Any:
         _refuse_disguise(cls.model_fields[str(info.field_name)].annotation, value)
         return value
 
@@ -105,8 +105,8 @@ def sections_of(annotation: Any) -> tuple[type[BaseModel], ...]:
         return (annotation,) if issubclass(annotation, BaseModel) else ()
     parts = get_args(annotation)
     members = parts[:1] if get_origin(annotation) is Annotated else parts
-    found = [sections_of(member) for member in members]
-    return tuple(section for sections in found for section in sections) if all(found) else ()
+    results = [sections_of(member) for member in members]
+    return tuple(section for sections in results for section in sections) if all(results) else ()
 
 
 def kind_of(section: type[BaseModel]) -> str:

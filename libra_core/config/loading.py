@@ -259,7 +259,7 @@ def _annotations(model: type[BaseModel], path: Sequence[str]) -> list[Any]:
         return []
     if not rest:
         return [info.annotation]
-    return [found for section in sections_of(info.annotation) for found in _annotations(section, rest)]
+    return [annotation for section in sections_of(info.annotation) for annotation in _annotations(section, rest)]
 
 
 def _sentence(detail: Mapping[str, Any]) -> str:

@@ -81,10 +81,10 @@ def expanded(text: str, key: str) -> str:
 
     def value(match: re.Match[str]) -> str:
         name = match["braced"] if match["bare"] is None else match["bare"]
-        found = os.environ.get(name)
-        if not found:
+        placed = os.environ.get(name)
+        if not placed:
             raise ConfigError(f"{key} = {text!r}: the environment has no {name or 'such name'}; set it, or write the path out")
-        return found
+        return placed
 
     filled = _VARIABLE.sub(value, text)
     home = os.path.expanduser(filled)
@@ -106,12 +106,12 @@ def place_paths(values: dict[str, Any], model: type[BaseModel], folder: Path) ->
             node = node.get(parent) if isinstance(node, dict) else None
         if not isinstance(node, dict):
             continue
-        found = node.get(leaf)
+        placed = node.get(leaf)
         name = ".".join(keys)
-        if isinstance(found, str):
-            node[leaf] = _placed(found, kind, folder, name)
-        elif isinstance(found, list | tuple):
-            node[leaf] = [_placed(item, kind, folder, name) if isinstance(item, str) else item for item in found]
+        if isinstance(placed, str):
+            node[leaf] = _placed(placed, kind, folder, name)
+        elif isinstance(placed, list | tuple):
+            node[leaf] = [_placed(item, kind, folder, name) if isinstance(item, str) else item for item in placed]
 
 
 def _placed(text: str, kind: PathKind, folder: Path, key: str) -> str:
@@ -121,11 +121,11 @@ def _placed(text: str, kind: PathKind, folder: Path, key: str) -> str:
     beside = folder / path
     if os.path.lexists(beside):
         return str(beside)
-    found = shipped(path, kind.shipped or "")
-    if found is not None and (kind.shipped is None or os.sep in path):
-        return str(found)
+    placed = shipped(path, kind.shipped or "")
+    if placed is not None and (kind.shipped is None or os.sep in path):
+        return str(placed)
     is_name = kind.shipped is not None and os.sep not in path and not path.endswith((".yaml", ".yml", ".json"))
-    return path if is_name or found is not None else str(beside)
+    return path if is_name or placed is not None else str(beside)
 
 
 @lru_cache
@@ -156,11 +156,11 @@ def _markers(annotation: Any) -> Iterator[Any]:
 
 def read_paths(config: BaseModel) -> Mapping[str, tuple[str, ...]]:
     """Every path that a run reads, by key; keys that are unset are left out."""
-    found: dict[str, tuple[str, ...]] = {}
+    placed: dict[str, tuple[str, ...]] = {}
     for keys, kind in _path_keys(type(config)):
         value: Any = config
         for key in keys:
             value = getattr(value, key, None)
         if kind.read and value:
-            found[".".join(keys)] = (value,) if isinstance(value, str) else tuple(value)
-    return found
+            placed[".".join(keys)] = (value,) if isinstance(value, str) else tuple(value)
+    return placed

@@ -1,7 +1,7 @@
 """What the rest of Libra may use of the cost evaluator. Seconds, bytes, tokens; pure; numpy and yaml only."""
 
 from libra_core.costs.calibrated import calibrated_engines, calibrated_trainer
-from libra_core.costs.facts import DeviceProfile, Fit, Grounding, Link, ModelFacts, Provenance
+from libra_core.costs.facts import DeviceProfile, Fit, Grounding, LinkModel, ModelFacts, Provenance
 from libra_core.costs.intervals import EngineLimits, RequestTable
 from libra_core.costs.laws import EngineLaws, TrainerLaw, TrainEstimate, TrainTimeParts
 from libra_core.costs.layouts import TrainingLoad, TrainingShape
@@ -18,7 +18,7 @@ __all__ = [
     "EngineLimits",
     "Fit",
     "Grounding",
-    "Link",
+    "LinkModel",
     "MeasuredProfile",
     "ModelFacts",
     "Provenance",

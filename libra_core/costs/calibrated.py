@@ -31,12 +31,12 @@ def calibrated_engines(profile: MeasuredProfile, kernels: RolloutCosts, degrees:
         if tp in bases:
             return replace(measured[tp], kv_tokens=law.kv_tokens)
         base = max((degree for degree in bases if degree < tp), default=bases[0])
-        found, told = measured[base], summed[base]
+        fitted, predicted = measured[base], summed[base]
         source = f"tp {tp} derived, the kernels of {kernels.device.name} times what tp {base} measured over them"
         return replace(
             law.scaled(
-                found.step_s(_BATCH, _CONTEXT_TOKENS) / told.step_s(_BATCH, _CONTEXT_TOKENS),
-                found.prefill_s(_PROMPT_TOKENS) / told.prefill_s(_PROMPT_TOKENS),
+                fitted.step_s(_BATCH, _CONTEXT_TOKENS) / predicted.step_s(_BATCH, _CONTEXT_TOKENS),
+                fitted.prefill_s(_PROMPT_TOKENS) / predicted.prefill_s(_PROMPT_TOKENS),
             ),
             source=source,
         )
@@ -56,19 +56,21 @@ def calibrated_trainer(profile: MeasuredProfile, kernels: TrainingCosts) -> Trai
 
     @lru_cache(maxsize=4096)  # a search asks for many layouts of the same base and share
     def ratio_of(base: TrainingShape, share: TrainingLoad) -> float:
-        told = kernels.estimate(base, share)
-        return measured[base.tp, base.pp].busy_s(share, told.num_micro_batches) / _busy_s(told.parts)
+        predicted = kernels.estimate(base, share)
+        return measured[base.tp, base.pp].busy_s(share, predicted.num_micro_batches) / _busy_s(predicted.parts)
 
     def evaluate(shape: TrainingShape, load: TrainingLoad) -> TrainEstimate:
-        told = kernels.estimate(shape, load)
+        predicted = kernels.estimate(shape, load)
         if not kernels.shape_fit(shape).fits:
-            return told
+            return predicted
         share = _share(load, shape.dp)
         ratio = ratio_of(replace(nearest(shape), micro_batch_tokens=shape.micro_batch_tokens), share)
         law = measured[shape.tp, shape.pp] if _is_plain(shape) and (shape.tp, shape.pp) in measured else None
-        parts = _measured_parts(law, share, told, ratio) if law else _scaled_parts(told.parts, ratio)
+        parts = _measured_parts(law, share, predicted, ratio) if law else _scaled_parts(predicted.parts, ratio)
         total = parts.total_s
-        return replace(told, t_train_s=total if told.fit.fits else inf, parts=parts, tp_share=parts.tp_communication_s / total)
+        return replace(
+            predicted, t_train_s=total if predicted.fit.fits else inf, parts=parts, tp_share=parts.tp_communication_s / total
+        )
 
     def source(shape: TrainingShape) -> str:
         name, base = f"tp {shape.tp} pp {shape.pp}", nearest(shape)
@@ -87,14 +89,14 @@ def _is_plain(shape: TrainingShape) -> bool:
     return shape.cp == 1 and shape.ep == 1 and not shape.recompute and not (shape.sequence_parallel and shape.tp > 1)
 
 
-def _measured_parts(law: TrainerLawFit, share: TrainingLoad, told: TrainEstimate, ratio: float) -> TrainTimeParts:
-    busy_s = law.busy_s(share, told.num_micro_batches)
+def _measured_parts(law: TrainerLawFit, share: TrainingLoad, predicted: TrainEstimate, ratio: float) -> TrainTimeParts:
+    busy_s = law.busy_s(share, predicted.num_micro_batches)
     return TrainTimeParts(
         forward_backward_s=busy_s,
-        bubble_s=busy_s * (law.pp - 1) / told.num_micro_batches,
-        dp_exposed_s=told.parts.dp_exposed_s,
+        bubble_s=busy_s * (law.pp - 1) / predicted.num_micro_batches,
+        dp_exposed_s=predicted.parts.dp_exposed_s,
         optimizer_s=law.step_s,
-        logprob_s=told.parts.logprob_s * ratio,
+        logprob_s=predicted.parts.logprob_s * ratio,
     )
 
 

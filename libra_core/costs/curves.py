@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class KernelCurve:
     """One kernel on one device. `table` is flat, in the order of `knots` (last axis fastest)."""
 
     launch_s: float

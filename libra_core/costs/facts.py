@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from libra_core.costs.curves import Curve
+from libra_core.costs.curves import KernelCurve
 
 Grounding = Literal["measured", "derived", "datasheet"]
 _WEAKEST_FIRST: tuple[Grounding, ...] = ("datasheet", "derived", "measured")
@@ -21,7 +21,7 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class LinkModel:
     """Alpha-beta model of a link as one GPU sees it, one direction."""
 
     latency_s: float
@@ -41,8 +41,8 @@ class DeviceProfile:
     peak_flops: float
     """Dense BF16."""
     memory_bytes_per_s: float
-    intra: Link
-    inter: Link
+    intra: LinkModel
+    inter: LinkModel
     loading_bytes_per_s: float
     """Weights from local storage or shared memory into one GPU."""
     elementwise_launch_s: float
@@ -58,7 +58,7 @@ class DeviceProfile:
     """Measured training FLOP/s over what the layer's kernels alone would reach."""
     engine_boot_s: float
     """Start of an engine without reading its weights: imports, memory profiling, graph capture."""
-    curves: Mapping[str, Curve]
+    curves: Mapping[str, KernelCurve]
     """`gemm_bf16`, `gemm_fp8`, `decode_attention`, `prefill_attention`, `all_reduce_graph`, `all_reduce`, `all_gather`,
     `reduce_scatter`, `all_to_all`, `moe`."""
     provenance: Mapping[str, Provenance]

@@ -5,7 +5,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from libra_core.costs.curves import Curve, Rates
+from libra_core.costs.curves import KernelCurve, Rates
 from libra_core.costs.facts import DeviceProfile, ModelFacts
 
 Array = NDArray[np.float64]
@@ -109,7 +109,7 @@ class Kernels:
         """Inside a node, over NVLink; `operation` names a curve."""
         if degree == 1:
             return np.zeros_like(np.asarray(message_bytes, np.float64))
-        curve: Curve = self.device.curves[operation]
+        curve: KernelCurve = self.device.curves[operation]
         rates = Rates(flops=1.0, bytes_per_s=self.device.intra.bytes_per_s)
         sent = bus_bytes(operation, message_bytes, degree)
         at = (np.maximum(np.asarray(message_bytes, np.float64), 1.0), float(degree))

@@ -104,8 +104,8 @@ class TrainerLaw:
 
     def estimate(self, shape: TrainingShape, load: TrainingLoad) -> TrainEstimate:
         """Time and memory of one step; `t_train_s` is infinite when the layout is impossible."""
-        found = self.evaluate(shape, load)
-        return found if self.factor == 1.0 else replace(found, t_train_s=found.t_train_s * self.factor)
+        predicted = self.evaluate(shape, load)
+        return predicted if self.factor == 1.0 else replace(predicted, t_train_s=predicted.t_train_s * self.factor)
 
     def scaled(self, factor: float) -> "TrainerLaw":
         """The same trainer, `factor` times as slow."""

@@ -6,8 +6,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
-from libra_core.costs.curves import Curve
-from libra_core.costs.facts import DeviceProfile, Link, ModelFacts, Provenance
+from libra_core.costs.curves import KernelCurve
+from libra_core.costs.facts import DeviceProfile, LinkModel, ModelFacts, Provenance
 from libra_core.errors import ConfigError
 from libra_core.files import json_object, parse_json, read_text
 from libra_core.shipped import CONFIGS
@@ -107,11 +107,11 @@ def _find(name: str, kind: str) -> Path:
         return path
     folder = CONFIGS / kind
     known = {_plain(file.stem): file for file in sorted(folder.glob("*.yaml"))}
-    found = known.get(_plain(path.name.removesuffix(".yaml")))
-    if found is None:
+    result = known.get(_plain(path.name.removesuffix(".yaml")))
+    if result is None:
         names = ", ".join(file.stem for file in known.values())
         raise ConfigError(f"no {kind} profile {name!r}: give the path of a YAML file or one of {names}")
-    return found
+    return result
 
 
 def _plain(name: str) -> str:
@@ -127,7 +127,7 @@ def _device(file: Path) -> DeviceProfile:
     values = _read_yaml(file)
     base = _device(_find(values["derived_from"], "hardware")) if "derived_from" in values else None
     numbers, provenance = _numbers(values.get("values", {}), file)
-    curves: dict[str, Curve] = {}
+    curves: dict[str, KernelCurve] = {}
     if base is not None:
         rule = str(values.get("rule", ""))
         numbers = {**_flat(base), **numbers}
@@ -148,10 +148,10 @@ def _device(file: Path) -> DeviceProfile:
 
 
 def _assembled(
-    values: Values, numbers: dict[str, float], curves: dict[str, Curve], provenance: dict[str, Provenance]
+    values: Values, numbers: dict[str, float], curves: dict[str, KernelCurve], provenance: dict[str, Provenance]
 ) -> DeviceProfile:
-    intra = Link(latency_s=numbers.pop("intra_latency_s"), bytes_per_s=numbers.pop("intra_bytes_per_s"))
-    inter = Link(latency_s=numbers.pop("inter_latency_s"), bytes_per_s=numbers.pop("inter_bytes_per_s"))
+    intra = LinkModel(latency_s=numbers.pop("intra_latency_s"), bytes_per_s=numbers.pop("intra_bytes_per_s"))
+    inter = LinkModel(latency_s=numbers.pop("inter_latency_s"), bytes_per_s=numbers.pop("inter_bytes_per_s"))
     gpus_per_node = int(numbers.pop("gpus_per_node"))
     return DeviceProfile(
         name=values["name"],
@@ -196,12 +196,12 @@ def _numbers(values: Mapping[str, Any], file: Path) -> tuple[dict[str, float], d
     return numbers, provenance
 
 
-def _curves(file: Path) -> tuple[dict[str, Curve], dict[str, Provenance]]:
-    curves: dict[str, Curve] = {}
+def _curves(file: Path) -> tuple[dict[str, KernelCurve], dict[str, Provenance]]:
+    curves: dict[str, KernelCurve] = {}
     provenance: dict[str, Provenance] = {}
     for name, item in (_read_yaml(file) if file.exists() else {}).items():
         provenance[name] = _provenance(item, f"{file}: {name}")
-        curves[name] = Curve(
+        curves[name] = KernelCurve(
             launch_s=float(item["launch_s"]),
             compute_efficiency=float(item["compute_efficiency"]),
             memory_efficiency=float(item["memory_efficiency"]),

@@ -117,8 +117,8 @@ class CoreEndpoint:
         """What `collect` waited for; None when this rank does not lead the slot."""
         with self.changed:
             link = self._links.get(slot)
-            found = link.contribution if link is not None and link.epoch == epoch else None
-            return found if found is not None and found.step == step else None
+            arrived = link.contribution if link is not None and link.epoch == epoch else None
+            return arrived if arrived is not None and arrived.step == step else None
 
     def expect(self, slot: int, epoch: int, step: int) -> None:
         """The slot is active in this step."""
@@ -203,8 +203,8 @@ class CoreEndpoint:
         return link if is_it else None
 
     def _late(self, expected: Mapping[int, int], step: int) -> list[Link]:
-        found = [self._alive(slot, epoch) for slot, epoch in expected.items()]
-        return [link for link in found if link and (link.contribution is None or link.contribution.step != step)]
+        alive = [self._alive(slot, epoch) for slot, epoch in expected.items()]
+        return [link for link in alive if link and (link.contribution is None or link.contribution.step != step)]
 
     def _snapshot_is_free(self) -> bool:
         return self._snapshot is None or self._snapshot in self._snapshots.free

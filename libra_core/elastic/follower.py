@@ -15,7 +15,7 @@ from libra_core.elastic.wire import SEGMENT_INTS, DType, Head, Kind, Wire
 from libra_core.errors import DeadlineError, ElasticError
 
 _CONNECT_S = 10.0
-_LOOK_S = 0.5
+_POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Follower:
         end_s = time.monotonic() + deadline_s
         parts = [self.receive(deadline_s=deadline_s)]
         for wire in self._wires[1:]:
-            while not wire.readable(_LOOK_S):
+            while not wire.readable(_POLL_S):
                 if time.monotonic() > end_s:
                     raise DeadlineError(f"a part of the snapshot did not arrive within {deadline_s:.0f} s")
             parts.append(self._receive_from(wire))
@@ -99,7 +99,7 @@ class Follower:
         end_s = time.monotonic() + deadline_s
         while True:
             try:
-                return self._arrived.get(timeout=min(_LOOK_S, max(0.01, end_s - time.monotonic())))
+                return self._arrived.get(timeout=min(_POLL_S, max(0.01, end_s - time.monotonic())))
             except queue.Empty:
                 if self._closed is not None and self._arrived.empty():
                     raise ElasticError(self._closed) from None
@@ -155,7 +155,7 @@ class Follower:
     def _read(self) -> None:
         try:
             while self._closed is None:
-                if self._leader.readable(_LOOK_S):
+                if self._leader.readable(_POLL_S):
                     self._put(self._receive_from(self._leader))
         except Exception as error:  # whatever it is, `receive` must not wait for a reader that is gone
             self._closed = self._closed or str(error) or type(error).__name__
@@ -164,7 +164,7 @@ class Follower:
     def _put(self, received: Received) -> None:
         while self._closed is None:
             try:
-                self._arrived.put(received, timeout=_LOOK_S)
+                self._arrived.put(received, timeout=_POLL_S)
             except queue.Full:
                 continue
             return

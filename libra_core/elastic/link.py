@@ -11,7 +11,7 @@ from libra_core.elastic.wire import Head, Kind, Wire
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S = 0.5
+_POLL_S = 0.5
 """How often an idle reader looks whether its link was closed."""
 
 
@@ -100,7 +100,7 @@ class Link:
     def _read(self) -> None:
         try:
             while self.closed is None:
-                if self._wire.readable(_LOOK_S):
+                if self._wire.readable(_POLL_S):
                     head, kept = self._wire.receive(self._destination)
                     self._take_in(head, kept=kept)
         except Exception as error:  # whatever it is, the core must not wait for a link that nobody reads

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
-class State(StrEnum):
+class MemberState(StrEnum):
     SERVING = "serving"
     DRAINING = "draining"
     """Still an engine, takes nothing; its trajectories finish or move."""
@@ -45,8 +45,8 @@ class Signal(StrEnum):
     """The core went on without it, or its process is gone."""
 
 
-_S, _G = State, Signal
-NEXT: Mapping[tuple[State, Signal], State] = {
+_S, _G = MemberState, Signal
+NEXT: Mapping[tuple[MemberState, Signal], MemberState] = {
     (_S.SERVING, _G.JOIN): _S.DRAINING,
     (_S.DRAINING, _G.DRAINED): _S.SNAPSHOT,
     (_S.DRAINING, _G.SERVES): _S.SERVING,
@@ -68,7 +68,7 @@ _NEW_EPOCH = frozenset({(_S.SERVING, _G.JOIN), (_S.LEAVING, _G.REJOIN), (_S.FAIL
 class Member:
     """One hybrid replica."""
 
-    state: State = State.SERVING
+    state: MemberState = MemberState.SERVING
     epoch: int = 0
     active_from: int | None = None
     """The first step that it takes part in, once it is active."""
@@ -82,9 +82,9 @@ class Member:
             self,
             state=target,
             epoch=self.epoch + ((self.state, signal) in _NEW_EPOCH),
-            active_from=step if target is State.ACTIVE else None,
+            active_from=step if target is MemberState.ACTIVE else None,
         )
 
     @property
     def joining(self) -> bool:
-        return self.state in (State.SNAPSHOT, State.REPLAY)
+        return self.state in (MemberState.SNAPSHOT, MemberState.REPLAY)

@@ -65,8 +65,8 @@ def shard_endpoints(
     shards: list[tuple[Address, ...]] = []
     for stage in range(pp):
         for column in range(tp):
-            found = [addresses[column + tp * (rank + dp * stage)] for rank in order]
-            shards.append(tuple(address for address in found if address is not None))
+            endpoints = [addresses[column + tp * (rank + dp * stage)] for rank in order]
+            shards.append(tuple(address for address in endpoints if address is not None))
     return tuple(shards)
 
 
@@ -75,7 +75,7 @@ def _is_any_interface(host: str) -> bool:
     if host in ("", "*"):
         return True
     try:
-        found = socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
+        resolved = socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
     except socket.gaierror:
         return False
-    return any(ip_address(str(address[0])).is_unspecified for *_, address in found)
+    return any(ip_address(str(address[0])).is_unspecified for *_, address in resolved)

@@ -28,8 +28,8 @@ _READERS = 8
 
 def complete_checkpoints(folder: Path) -> list[Path]:
     """Checkpoints whose save was finished, oldest first. Saves that were cut off, and whatever else lies there, do not count."""
-    found = [(int(name[1]), path) for path in folder.glob("step-*") if (name := _NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(found) if (path / MARKER).is_file()]
+    numbered = [(int(name[1]), path) for path in folder.glob("step-*") if (name := _NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(numbered) if (path / MARKER).is_file()]
 
 
 def prune_checkpoints(folder: Path, keep: int) -> None:
@@ -58,20 +58,20 @@ def chosen_checkpoint(run_dir: Path, named: Path | None, say: Callable[[str], No
     """
     if not run_dir.is_dir():
         raise CheckpointError(f"no run folder at {run_dir} to resume; name one of the folders under run.root")
-    found = complete_checkpoints(run_dir / FOLDER)
+    complete = complete_checkpoints(run_dir / FOLDER)
     if named is not None:
         if wrong := damage_of(named):
-            others = [path.name for path in found if path != named and damage_of(path) is None]
+            others = [path.name for path in complete if path != named and damage_of(path) is None]
             raise CheckpointError(f"{wrong}; whole ones: {', '.join(others) or 'none'}")
         return named
-    if not found:
+    if not complete:
         cut_off = f", only a save that was cut off ({cut[-1].name})" if (cut := _cut_off(run_dir / FOLDER)) else ""
         raise CheckpointError(
             f"{run_dir} holds no checkpoint yet{cut_off} (one is written every training.checkpoint.every_steps); "
             "start the run anew"
         )
     damaged: list[str] = []
-    for checkpoint in reversed(found):
+    for checkpoint in reversed(complete):
         wrong = damage_of(checkpoint)
         if wrong is None:
             if damaged:

@@ -22,8 +22,8 @@ def check_head_size(head_dim: int) -> None:
 
 def cpu_head_sizes() -> tuple[int, ...]:
     """Empty where vLLM is not installed or says it in another way; the engine's own start then decides."""
-    found = importlib.util.find_spec("vllm")
-    for place in (found.submodule_search_locations or ()) if found else ():
+    package = importlib.util.find_spec("vllm")
+    for place in (package.submodule_search_locations or ()) if package else ():
         file = Path(place) / _CPU_ATTENTION
         if file.is_file():
             return _listed(ast.parse(file.read_text(encoding="utf-8")))

@@ -27,8 +27,8 @@ def telling_line(text: str) -> str:
     lines = [_PREFIX.sub("", _COLOUR.sub("", line)).strip() for line in text.splitlines()]
     exceptions = [line for line in lines if _EXCEPTION.match(line) and not points_back(line)]
     endings = [line for line in lines if _ENDING.search(line) and not points_back(line)]
-    found = exceptions or endings
-    return found[-1][:_LONGEST] if found else ""
+    telling = exceptions or endings
+    return telling[-1][:_LONGEST] if telling else ""
 
 
 def points_back(message: str) -> bool:
@@ -47,8 +47,8 @@ def last_words(logs: Iterable[Path]) -> str:
 
 def own_logs() -> list[Path]:
     """The files that this process and its children write their output to; none where that is a terminal or a pipe."""
-    found = {Path(os.path.realpath(f"/proc/self/fd/{stream}")) for stream in (1, 2)}
-    return sorted(path for path in found if path.is_file())
+    logs = {Path(os.path.realpath(f"/proc/self/fd/{stream}")) for stream in (1, 2)}
+    return sorted(path for path in logs if path.is_file())
 
 
 def logs_of_actor(ray_folder: Path, sentence: str) -> list[Path]:

@@ -16,7 +16,7 @@ from libra_core.types.plan import Plan, RolloutLayout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class SearchInputs:
     """What all candidates of one problem share."""
 
     problem: PlanningProblem
@@ -25,7 +25,7 @@ class Bench:
     """Of the degrees that fit, ascending."""
 
 
-def open_bench(problem: PlanningProblem, cuts: Cuts) -> Bench:
+def search_inputs(problem: PlanningProblem, cuts: Cuts) -> SearchInputs:
     """Tabulate the degrees that fit; `cuts` says why others do not."""
     lengths = problem.lengths
     curves: dict[int, LatencyCurve] = {}
@@ -36,7 +36,7 @@ def open_bench(problem: PlanningProblem, cuts: Cuts) -> Bench:
             continue
         curves[tp] = latency_curve(loaded_engine(problem.costs.engines, tp, lengths, problem.regime), lengths, problem.regime)
     load = problem.lengths.training_load(problem.regime.batch, problem.regime.longest_tokens)
-    return Bench(problem=problem, load=load, curves=curves)
+    return SearchInputs(problem=problem, load=load, curves=curves)
 
 
 def _against_degree(problem: PlanningProblem, tp: int) -> str:
@@ -65,13 +65,13 @@ class Leaves:
         return min((*self.run, *self.refused))
 
 
-def train_leaves(bench: Bench, cuts: Cuts) -> Leaves:
+def train_leaves(inputs: SearchInputs, cuts: Cuts) -> Leaves:
     """Of the bench's problem."""
-    sizes = range(1, bench.problem.cluster.num_gpus + 1)
-    found = {size: best_leaves(bench.problem, size, bench.load, cuts) for size in sizes}
+    sizes = range(1, inputs.problem.cluster.num_gpus + 1)
+    leaves = {size: best_leaves(inputs.problem, size, inputs.load, cuts) for size in sizes}
     return Leaves(
-        run={size: leaf for size, (leaf, _) in found.items() if leaf is not None},
-        refused={size: leaf for size, (_, leaf) in found.items() if leaf is not None},
+        run={size: leaf for size, (leaf, _) in leaves.items() if leaf is not None},
+        refused={size: leaf for size, (_, leaf) in leaves.items() if leaf is not None},
     )
 
 
@@ -91,31 +91,31 @@ class Choice:
         return Plan(train=self.leaf.layout, rollout=RolloutLayout(engines=((self.tp, self.engines),)))
 
 
-def choices_of(bench: Bench, leaves: Mapping[int, TrainLeaf]) -> list[Choice]:
+def choices_of(inputs: SearchInputs, leaves: Mapping[int, TrainLeaf]) -> list[Choice]:
     """Every split, degree and kind of step, with as many engines as fit beside the trainer."""
-    problem = bench.problem
-    found: list[Choice] = []
+    problem = inputs.problem
+    choices: list[Choice] = []
     if Mode.ASYNCHRONOUS in problem.regime.modes:
         for leaf in leaves.values():
-            for tp in bench.curves:
+            for tp in inputs.curves:
                 engines = most_engines(problem.cluster, leaf.layout, tp)
-                found += _side_by_side(bench, leaf, tp, engines) if engines else []
+                choices += _side_by_side(inputs, leaf, tp, engines) if engines else []
     if Mode.COLOCATED in problem.regime.modes and leaves:
         leaf = min(leaves.values(), key=lambda leaf: (leaf.t_train_s, leaf.layout.num_gpus))
-        found += [_in_turns(bench, leaf, tp) for tp in bench.curves]
-    return found
+        choices += [_in_turns(inputs, leaf, tp) for tp in inputs.curves]
+    return choices
 
 
-def _side_by_side(bench: Bench, leaf: TrainLeaf, tp: int, engines: int) -> list[Choice]:
-    publication = bench.problem.costs.publication_s(shape_in(bench.problem.train_shape, leaf.layout), {tp: engines})
+def _side_by_side(inputs: SearchInputs, leaf: TrainLeaf, tp: int, engines: int) -> list[Choice]:
+    publication = inputs.problem.costs.publication_s(shape_in(inputs.problem.train_shape, leaf.layout), {tp: engines})
     return [
         Choice(leaf=leaf, tp=tp, engines=engines, streamed=streamed, mode=Mode.ASYNCHRONOUS, publication_s=publication)
-        for streamed in bench.problem.regime.streamed
+        for streamed in inputs.problem.regime.streamed
     ]
 
 
-def _in_turns(bench: Bench, leaf: TrainLeaf, tp: int) -> Choice:
-    engines = bench.problem.cluster.groups_of(tp)
+def _in_turns(inputs: SearchInputs, leaf: TrainLeaf, tp: int) -> Choice:
+    engines = inputs.problem.cluster.groups_of(tp)
     return Choice(leaf=leaf, tp=tp, engines=engines, streamed=False, mode=Mode.COLOCATED, publication_s=0.0)
 
 
@@ -132,16 +132,21 @@ def options_of(choices: Sequence[Choice]) -> Options:
     )
 
 
-def candidate_of(bench: Bench, choice: Choice, solution: Solution, row: int) -> Candidate:
+def candidate_of(inputs: SearchInputs, choice: Choice, solution: Solution, row: int) -> Candidate:
     """A row of the solution as a plan with its forecast."""
-    return candidate_on(bench, choice, choice.plan.rollout, [bench.curves[choice.tp].engine], solution, row)
+    return candidate_on(inputs, choice, choice.plan.rollout, [inputs.curves[choice.tp].engine], solution, row)
 
 
 def candidate_on(
-    bench: Bench, choice: Choice, rollout: RolloutLayout, engines: Sequence[LoadedEngine], solution: Solution, row: int = 0
+    inputs: SearchInputs,
+    choice: Choice,
+    rollout: RolloutLayout,
+    engines: Sequence[LoadedEngine],
+    solution: Solution,
+    row: int = 0,
 ) -> Candidate:
     """As `candidate_of`, with these engines in place of the choice's; `engines` has one of each degree."""
-    t_iter, problem = float(solution.forecast_s[row]), bench.problem
+    t_iter, problem = float(solution.forecast_s[row]), inputs.problem
     colocated_s = float(solution.trainer_s[row]) if choice.mode is Mode.COLOCATED else 0.0
     forecast = Forecast(
         t_iter_s=t_iter,

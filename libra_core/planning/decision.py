@@ -25,12 +25,12 @@ class ReplanPolicy:
     """Steps after a switch without another."""
     hysteresis: float = 0.5
     """By how much the gain that is asked for grows when the candidate is the plan that was just left."""
-    persistence_looks: int = 2
+    persistence_rounds: int = 2
     """Looks in a row that a repartition or a new layout must win."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PastLooks:
+class PastComparisons:
     """What `decide` remembers between looks."""
 
     switched_at: int | None = None
@@ -39,14 +39,14 @@ class PastLooks:
     streak: int = 0
     """Looks in a row, up to the last one, that a move above `FLIP` won but for its persistence."""
 
-    def after(self, decision: Decision) -> "PastLooks":
+    def after(self, decision: Decision) -> "PastComparisons":
         if decision.verdict is Verdict.SWITCH:
-            return PastLooks(switched_at=decision.step, left=decision.current.plan)
+            return PastComparisons(switched_at=decision.step, left=decision.current.plan)
         return replace(self, streak=self.streak + 1 if decision.reason is Reason.NOT_PERSISTENT else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class PlanComparison:
     """What is known when the plan is looked at; both forecasts are made under the same, newest profile."""
 
     step: int
@@ -63,26 +63,26 @@ class Look:
     grounding: str = "datasheet"
 
 
-def decide(look: Look, policy: ReplanPolicy, past: PastLooks) -> Decision:
+def decide(comparison: PlanComparison, policy: ReplanPolicy, past: PastComparisons) -> Decision:
     """Switch when the time saved over the horizon exceeds the cost with its margin, and nothing speaks against it."""
-    horizon = min(policy.horizon_steps, look.steps_left)
-    gain = look.current.forecast.t_iter_s - look.candidate.forecast.t_iter_s
-    reason = _reason(look, policy, past, gain * horizon)
+    horizon = min(policy.horizon_steps, comparison.steps_left)
+    gain = comparison.current.forecast.t_iter_s - comparison.candidate.forecast.t_iter_s
+    reason = _reason(comparison, policy, past, gain * horizon)
     return Decision(
-        step=look.step,
+        step=comparison.step,
         verdict=Verdict.SWITCH if reason is Reason.PAYS else Verdict.KEEP,
         reason=reason,
-        tier=tier_of(look.current.plan, look.candidate.plan),
-        current=look.current,
-        candidate=look.candidate,
-        binding=look.current.forecast.terms.binding,
+        tier=tier_of(comparison.current.plan, comparison.candidate.plan),
+        current=comparison.current,
+        candidate=comparison.candidate,
+        binding=comparison.current.forecast.terms.binding,
         gain_s_per_step=gain,
         saved_s=gain * horizon,
-        cost=look.cost,
+        cost=comparison.cost,
         horizon_steps=horizon,
-        forecast_error=_error(look, policy),
-        error_measured=look.error_measured,
-        grounding=look.grounding,
+        forecast_error=_error(comparison, policy),
+        error_measured=comparison.error_measured,
+        grounding=comparison.grounding,
     )
 
 
@@ -98,30 +98,30 @@ def tier_of(current: Plan, candidate: Plan) -> Tier | None:
     return Tier.FLIP if current.hybrids_training != candidate.hybrids_training else None
 
 
-def _reason(look: Look, policy: ReplanPolicy, past: PastLooks, saved_s: float) -> Reason:
-    current, candidate = look.current.forecast, look.candidate.forecast
-    tier = tier_of(look.current.plan, look.candidate.plan)
+def _reason(comparison: PlanComparison, policy: ReplanPolicy, past: PastComparisons, saved_s: float) -> Reason:
+    current, candidate = comparison.current.forecast, comparison.candidate.forecast
+    tier = tier_of(comparison.current.plan, comparison.candidate.plan)
     gain = current.t_iter_s - candidate.t_iter_s
-    back = look.candidate.plan == past.left
-    needed = _error(look, policy) * current.t_iter_s * (1 + policy.hysteresis if back else 1)
+    back = comparison.candidate.plan == past.left
+    needed = _error(comparison, policy) * current.t_iter_s * (1 + policy.hysteresis if back else 1)
     rules = (
         (tier is None, Reason.SAME_PLAN),
         (not math.isfinite(gain), Reason.NO_FORECAST),
-        (past.switched_at is not None and look.step - past.switched_at < policy.cooldown_steps, Reason.COOLDOWN),
+        (past.switched_at is not None and comparison.step - past.switched_at < policy.cooldown_steps, Reason.COOLDOWN),
         (gain <= needed, Reason.BELOW_ERROR),
         (not _relaxes(current.terms, candidate.terms, needed), Reason.BINDING_STAYS),
-        (saved_s <= look.cost.total_s * (1 + policy.margin), Reason.NOT_REPAID),
-        (tier is not Tier.FLIP and past.streak + 1 < policy.persistence_looks, Reason.NOT_PERSISTENT),
+        (saved_s <= comparison.cost.total_s * (1 + policy.margin), Reason.NOT_REPAID),
+        (tier is not Tier.FLIP and past.streak + 1 < policy.persistence_rounds, Reason.NOT_PERSISTENT),
     )
     return next((reason for against, reason in rules if against), Reason.PAYS)
 
 
-def _error(look: Look, policy: ReplanPolicy) -> float:
+def _error(comparison: PlanComparison, policy: ReplanPolicy) -> float:
     """That a gain must exceed. A flip acts on one look; moves that must win several are held to what does not even out over them:
     the forecasts' bias, and of their scatter what so many looks leave."""
-    if look.forecast_bias is None or tier_of(look.current.plan, look.candidate.plan) is Tier.FLIP:
-        return look.forecast_error
-    return max(abs(look.forecast_bias), look.forecast_error / math.sqrt(policy.persistence_looks))
+    if comparison.forecast_bias is None or tier_of(comparison.current.plan, comparison.candidate.plan) is Tier.FLIP:
+        return comparison.forecast_error
+    return max(abs(comparison.forecast_bias), comparison.forecast_error / math.sqrt(policy.persistence_rounds))
 
 
 def _relaxes(current: Terms, candidate: Terms, needed_s: float) -> bool:

@@ -41,7 +41,7 @@ def _record(values: dict[str, Any], where: str) -> LengthRecord:
 
 
 def _list(values: dict[str, Any], name: str, where: str) -> list[Any]:
-    found = values.get(name, [])
-    if not isinstance(found, list):
-        raise ConfigError(f"{where}: {name} must be a list, got {type(found).__name__}")
-    return found
+    result = values.get(name, [])
+    if not isinstance(result, list):
+        raise ConfigError(f"{where}: {name} must be a list, got {type(result).__name__}")
+    return result

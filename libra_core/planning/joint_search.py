@@ -12,13 +12,13 @@ import numpy as np
 
 from libra_core.errors import ResourceError
 from libra_core.planning.candidates import (
-    Bench,
     Choice,
     Leaves,
+    SearchInputs,
     candidate_of,
     choices_of,
-    open_bench,
     options_of,
+    search_inputs,
     train_leaves,
 )
 from libra_core.planning.hybrid import hybrid_replicas, hybrids_against
@@ -74,63 +74,63 @@ class Evaluated:
 def plan_resources(problem: PlanningProblem) -> PlanReport:
     """The best plan with forecast, runner-ups and reasons. Raises `ResourceError` when nothing is feasible, or nothing runs."""
     cuts = Cuts()
-    bench = open_bench(problem, cuts)
-    found = _evaluate(bench, train_leaves(bench, cuts), cuts)
-    every, runs = _distinct(found, found.ranked(problem.active)), found.that_run(problem.sessions)
-    ranked = [row for row in every if runs[row]] or _all_the_same(every, bench, found)
-    homogeneous = [candidate_of(bench, found.choices[row], found.solution, row) for row in ranked[: RUNNER_UPS + 1]]
-    mixed, notes = mixed_candidates(bench, _splits(found, ranked))
+    inputs = search_inputs(problem, cuts)
+    evaluated = _evaluate(inputs, train_leaves(inputs, cuts), cuts)
+    every, runs = _distinct(evaluated, evaluated.ranked(problem.active)), evaluated.that_run(problem.sessions)
+    ranked = [row for row in every if runs[row]] or _all_the_same(every, inputs, evaluated)
+    homogeneous = [candidate_of(inputs, evaluated.choices[row], evaluated.solution, row) for row in ranked[: RUNNER_UPS + 1]]
+    mixed, notes = mixed_candidates(inputs, _splits(evaluated, ranked))
     best, runner_ups = _choose(homogeneous, mixed)
-    chosen = [choice for choice, its in zip(found.choices, runs, strict=True) if its == runs[ranked[0]]]
-    plan, without = _with_hybrid(best, chosen, bench)
-    first = candidate_of(bench, found.choices[every[0]], found.solution, every[0])
+    chosen = [choice for choice, its in zip(evaluated.choices, runs, strict=True) if its == runs[ranked[0]]]
+    plan, without = _with_hybrid(best, chosen, inputs)
+    first = candidate_of(inputs, evaluated.choices[every[0]], evaluated.solution, every[0])
     return PlanReport(
         best=plan,
         runner_ups=runner_ups,
-        relaxations=_relaxed(plan, found.choices[ranked[0]], chosen, bench),
+        relaxations=_relaxed(plan, evaluated.choices[ranked[0]], chosen, inputs),
         placement=place(problem.cluster, plan.plan, shared=plan.mode is Mode.COLOCATED),
         pruned=cuts.pruned(),
         notes=(*_refused(first, best, problem.sessions), *without, *notes),
-        num_candidates=len(found.choices) + len(mixed),
+        num_candidates=len(evaluated.choices) + len(mixed),
         against=problem.sessions.against(plan.plan, plan.mode) if problem.sessions else (),
     )
 
 
-def evaluate_all(problem: PlanningProblem) -> tuple[Bench, Evaluated]:
+def evaluate_all(problem: PlanningProblem) -> tuple[SearchInputs, Evaluated]:
     """Every homogeneous candidate with its fixed point; for studies and checks."""
     cuts = Cuts()
-    bench = open_bench(problem, cuts)
-    return bench, _evaluate(bench, train_leaves(bench, cuts), cuts)
+    inputs = search_inputs(problem, cuts)
+    return inputs, _evaluate(inputs, train_leaves(inputs, cuts), cuts)
 
 
-def _evaluate(bench: Bench, leaves: Leaves, cuts: Cuts) -> Evaluated:
-    choices = choices_of(bench, leaves.run) + choices_of(bench, leaves.refused)
+def _evaluate(inputs: SearchInputs, leaves: Leaves, cuts: Cuts) -> Evaluated:
+    choices = choices_of(inputs, leaves.run) + choices_of(inputs, leaves.refused)
     if not choices:
-        raise ResourceError(_why_nothing(bench, leaves, cuts))
+        raise ResourceError(_why_nothing(inputs, leaves, cuts))
     options = options_of(choices)
-    return Evaluated(choices=choices, options=options, solution=solve(options, bench.curves, bench.problem.regime))
+    return Evaluated(choices=choices, options=options, solution=solve(options, inputs.curves, inputs.problem.regime))
 
 
-def _why_nothing(bench: Bench, leaves: Leaves, cuts: Cuts) -> str:
-    total = bench.problem.cluster.num_gpus
-    if not bench.curves:
+def _why_nothing(inputs: SearchInputs, leaves: Leaves, cuts: Cuts) -> str:
+    total = inputs.problem.cluster.num_gpus
+    if not inputs.curves:
         missing = f"no rollout engine fits ({cuts.examples.get('engine fits', 'no degree is allowed')})"
     elif not leaves:
         rules = cuts.pruned()
-        told = cuts.examples.get("memory") or (rules[0].example if rules else "no degree is allowed")
-        missing = f"no training layout fits ({told})"
+        reason = cuts.examples.get("memory") or (rules[0].example if rules else "no degree is allowed")
+        missing = f"no training layout fits ({reason})"
     else:
-        least, tp = leaves.least_gpus, min(bench.curves)
+        least, tp = leaves.least_gpus, min(inputs.curves)
         missing = f"the smallest training layout needs {least} GPUs and leaves no engine of tp {tp} its place"
     return f"no plan for {total} GPUs: {missing}; use more GPUs or a smaller model, or shorten rollout.max_context_tokens"
 
 
-def _distinct(found: Evaluated, ranked: Sequence[int]) -> list[int]:
+def _distinct(evaluated: Evaluated, ranked: Sequence[int]) -> list[int]:
     """The best kind of step of every split and fleet."""
     seen: set[tuple[object, ...]] = set()
     kept: list[int] = []
     for row in ranked:
-        choice = found.choices[row]
+        choice = evaluated.choices[row]
         key = (choice.mode, choice.leaf.layout, choice.tp, choice.engines)
         if key not in seen:
             seen.add(key)
@@ -138,11 +138,11 @@ def _distinct(found: Evaluated, ranked: Sequence[int]) -> list[int]:
     return kept
 
 
-def _splits(found: Evaluated, ranked: Sequence[int]) -> list[Choice]:
+def _splits(evaluated: Evaluated, ranked: Sequence[int]) -> list[Choice]:
     """The best asynchronous choice of each of the best training sizes."""
     chosen: dict[int, Choice] = {}
     for row in ranked:
-        choice = found.choices[row]
+        choice = evaluated.choices[row]
         if choice.mode is Mode.ASYNCHRONOUS and len(chosen) < _SPLITS_FOR_MIXED:
             chosen.setdefault(choice.leaf.layout.num_gpus, choice)
     return list(chosen.values())
@@ -156,26 +156,26 @@ def _choose(homogeneous: Sequence[Candidate], mixed: Sequence[Candidate]) -> tup
     return best, tuple(sorted(others, key=lambda item: item.forecast.t_iter_s)[:RUNNER_UPS])
 
 
-def _with_hybrid(best: Candidate, choices: Sequence[Choice], bench: Bench) -> tuple[Candidate, tuple[str, ...]]:
+def _with_hybrid(best: Candidate, choices: Sequence[Choice], inputs: SearchInputs) -> tuple[Candidate, tuple[str, ...]]:
     """With as many hybrid replicas as it would want, of those that can be run; and what speaks against the others."""
     if best.mode is Mode.COLOCATED:
         return best, ()
-    wanted = hybrid_replicas(best, choices, bench)
-    against = hybrids_against(best, wanted, bench)
+    wanted = hybrid_replicas(best, choices, inputs)
+    against = hybrids_against(best, wanted, inputs)
     plan = replace(best.plan, hybrid_replicas=0 if against else wanted)
-    told = tuple(f"{wanted} hybrid replicas would be of use, and cannot be run: {reason}" for reason in against)
-    return replace(best, plan=plan), told
+    notes = tuple(f"{wanted} hybrid replicas would be of use, and cannot be run: {reason}" for reason in against)
+    return replace(best, plan=plan), notes
 
 
-def _all_the_same(every: list[int], bench: Bench, found: Evaluated) -> list[int]:
+def _all_the_same(every: list[int], inputs: SearchInputs, evaluated: Evaluated) -> list[int]:
     """Where no plan runs: all of them for a model that is only forecast. Raises `ResourceError` for another."""
-    sessions, first = bench.problem.sessions, found.choices[every[0]]
+    sessions, first = inputs.problem.sessions, evaluated.choices[every[0]]
     if sessions is None or sessions.model_is_refused:
         return every
     because = "; ".join(sessions.against(first.plan, first.mode))
     raise ResourceError(
-        f"no plan that this version runs fits {bench.problem.cluster.num_gpus} GPUs; the best of those that it does not run "
-        f"would take {float(found.solution.forecast_s[every[0]]):.1f} s ({because}); use more GPUs or a smaller model"
+        f"no plan that this version runs fits {inputs.problem.cluster.num_gpus} GPUs; the best of those that it does not run "
+        f"would take {float(evaluated.solution.forecast_s[every[0]]):.1f} s ({because}); use more GPUs or a smaller model"
     )
 
 
@@ -193,10 +193,10 @@ def _refused(first: Candidate, best: Candidate, sessions: Sessions | None) -> tu
     return (f"{words} would take {times}, and this version does not run it: " + "; ".join(against),)
 
 
-def _relaxed(best: Candidate, choice: Choice, choices: Sequence[Choice], bench: Bench) -> tuple[Relaxation, ...]:
+def _relaxed(best: Candidate, choice: Choice, choices: Sequence[Choice], inputs: SearchInputs) -> tuple[Relaxation, ...]:
     if len(best.plan.rollout.engines) > 1:
         return ()
-    return relaxations(best.forecast.terms.binding, choice, choices, bench)
+    return relaxations(best.forecast.terms.binding, choice, choices, inputs)
 
 
 def _moved_gpus(active: Plan | None, choice: Choice) -> int:

@@ -100,7 +100,7 @@ class Slowest:
     """Width W of the uniform law with the group's variance."""
 
 
-class Fleet(Protocol):
+class FleetModel(Protocol):
     """What answers a stream of trajectories. Every rate is in trajectories a second: of one engine where all are equal, of the
     whole fleet where they are not. All arrays `[n]`."""
 

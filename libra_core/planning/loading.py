@@ -26,7 +26,7 @@ _EXAMPLES = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class LoadedProblem:
     """A problem and where its numbers come from."""
 
     problem: PlanningProblem
@@ -39,7 +39,7 @@ class Loaded:
         return self.costs.device
 
 
-def load_problem(config: LibraConfig, history: Path | None = None) -> Loaded:
+def load_problem(config: LibraConfig, history: Path | None = None) -> LoadedProblem:
     """Read what `planner` names; `history` goes before `planner.history`. Raises `ConfigError`."""
     named = config.planner.model or config.model.path
     if named is None:
@@ -49,7 +49,7 @@ def load_problem(config: LibraConfig, history: Path | None = None) -> Loaded:
     path = history or (Path(config.planner.history) if config.planner.history else None)
     records = read_history(path) if path else example_records(LAWS[config.planner.lengths], _EXAMPLES)
     source = str(path) if path else f"generated after {config.planner.lengths}"
-    return Loaded(problem=problem_of(config, records, costs, model), costs=costs, model=model, lengths_source=source)
+    return LoadedProblem(problem=problem_of(config, records, costs, model), costs=costs, model=model, lengths_source=source)
 
 
 def problem_of(config: LibraConfig, records: Sequence[LengthRecord], costs: RunCosts, model: ModelFacts) -> PlanningProblem:

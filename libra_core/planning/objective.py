@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from libra_core.planning.latency import Fleet, Slowest
+from libra_core.planning.latency import FleetModel, Slowest
 from libra_core.planning.problem import Regime
 from libra_core.types.forecast import Terms
 
@@ -156,7 +156,7 @@ def paces(options: Options, regime: Regime) -> Paces:
     )
 
 
-def solve(options: Options, fleets: Mapping[int, Fleet], regime: Regime) -> Solution:
+def solve(options: Options, fleets: Mapping[int, FleetModel], regime: Regime) -> Solution:
     """Fixed points of all candidates at once."""
     pace = paces(options, regime)
     fleet = _fleet_s(options, fleets, regime) + np.where(options.colocated, pace.train_s, pace.publication_s)
@@ -185,7 +185,7 @@ def solve(options: Options, fleets: Mapping[int, Fleet], regime: Regime) -> Solu
     )
 
 
-def _fixed_point(options: Options, fleets: Mapping[int, Fleet], regime: Regime, pace: Paces, floor: Floats) -> Floats:
+def _fixed_point(options: Options, fleets: Mapping[int, FleetModel], regime: Regime, pace: Paces, floor: Floats) -> Floats:
     """Least T at or above the floor that the latency terms do not exceed."""
 
     def bound(t_iter: Floats) -> Floats:
@@ -196,15 +196,15 @@ def _fixed_point(options: Options, fleets: Mapping[int, Fleet], regime: Regime, 
     return np.where(at_floor <= floor, floor, _least(bound, floor, np.maximum(floor, at_floor)))
 
 
-def _burst_rate(options: Options, fleets: Mapping[int, Fleet], regime: Regime) -> Floats:
+def _burst_rate(options: Options, fleets: Mapping[int, FleetModel], regime: Regime) -> Floats:
     """Rate at which a batch arrives within the latency of its own slowest trajectory."""
     each = regime.batch / options.engines
 
     def slowest(window_s: Floats) -> Floats:
-        found = np.zeros(len(options))
+        latencies = np.zeros(len(options))
         for key, rows in _by_fleet(options):
-            found[rows] = fleets[key].of_batch(each[rows] / window_s[rows])
-        return found
+            latencies[rows] = fleets[key].of_batch(each[rows] / window_s[rows])
+        return latencies
 
     return each / _least(slowest, np.zeros(len(options)), slowest(np.full(len(options), _SHORTEST_S)))
 
@@ -245,7 +245,7 @@ def group_term(mean_s: Floats, spread_s: Floats, staleness: int) -> Floats:
     return np.minimum(narrow, mean_s / (staleness + _HALF))
 
 
-def _fleet_s(options: Options, fleets: Mapping[int, Fleet], regime: Regime) -> Floats:
+def _fleet_s(options: Options, fleets: Mapping[int, FleetModel], regime: Regime) -> Floats:
     work = np.zeros(len(options))
     for key, rows in _by_fleet(options):
         work[rows] = fleets[key].work_s
@@ -253,14 +253,14 @@ def _fleet_s(options: Options, fleets: Mapping[int, Fleet], regime: Regime) -> F
 
 
 def _latency_terms(
-    options: Options, fleets: Mapping[int, Fleet], regime: Regime, pace: Paces, rates: tuple[Floats, Floats]
+    options: Options, fleets: Mapping[int, FleetModel], regime: Regime, pace: Paces, rates: tuple[Floats, Floats]
 ) -> tuple[Floats, Floats, Floats]:
     """C, D and E[max of K] L at the arrival rates that the slowest trajectory and an average group meet."""
     met, mean = rates
     of_batch, of_group, spread, backlog = (np.zeros(len(options)) for _ in range(4))
     for key, rows in _by_fleet(options):
-        found = fleets[key].slowest(met[rows], mean[rows])
-        of_batch[rows], of_group[rows], spread[rows] = found.of_batch, found.of_group, found.group_spread
+        latencies = fleets[key].slowest(met[rows], mean[rows])
+        of_batch[rows], of_group[rows], spread[rows] = latencies.of_batch, latencies.of_group, latencies.group_spread
         if regime.staleness == 0:
             backlog[rows] = fleets[key].backlog_s(met[rows], pace.streamed_s[rows])
     latency = Slowest(of_batch=of_batch, of_group=of_group, group_spread=spread)

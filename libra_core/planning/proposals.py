@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from math import inf, isfinite
 
 from libra_core.errors import ConfigError
-from libra_core.planning.candidates import Bench, Choice, candidate_of, open_bench, options_of
-from libra_core.planning.decision import Look, PastLooks, ReplanPolicy, decide, tier_of
+from libra_core.planning.candidates import Choice, SearchInputs, candidate_of, options_of, search_inputs
+from libra_core.planning.decision import PastComparisons, PlanComparison, ReplanPolicy, decide, tier_of
 from libra_core.planning.experience import CostBook, ErrorBook
 from libra_core.planning.joint_search import plan_resources
 from libra_core.planning.objective import solve
@@ -23,7 +23,7 @@ from libra_core.types.transition import TransitionCost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class ReplanFacts:
     """What a look needs besides the problem."""
 
     step: int
@@ -33,7 +33,7 @@ class Standing:
     grounding: str = "datasheet"
 
 
-def propose(problem: PlanningProblem, current: Candidate, standing: Standing) -> list[Look]:
+def propose(problem: PlanningProblem, current: Candidate, facts: ReplanFacts) -> list[PlanComparison]:
     """The running plan under the problem's profile, against every flip of its hybrids and against the best plan of the search.
 
     Raises:
@@ -41,12 +41,12 @@ def propose(problem: PlanningProblem, current: Candidate, standing: Standing) ->
         ResourceError: nothing is feasible.
     """
     asked = replace(problem, active=current.plan)
-    bench = open_bench(asked, Cuts())
-    now = forecast_of(bench, current.plan, current)
-    return looks_at(now, (*flips(bench, now), plan_resources(asked).best), standing)
+    inputs = search_inputs(asked, Cuts())
+    now = forecast_of(inputs, current.plan, current)
+    return comparisons_with(now, (*flips(inputs, now), plan_resources(asked).best), facts)
 
 
-def propose_in_run(problem: PlanningProblem, plan: Plan, standing: Standing, *, streamed: bool) -> list[Look]:
+def propose_in_run(problem: PlanningProblem, plan: Plan, facts: ReplanFacts, *, streamed: bool) -> list[PlanComparison]:
     """The running plan against every flip of its hybrids and every re-partition of its engines; none where nothing can move.
 
     What a session carries out: the split and the training layout stay, and so do the engines where hybrids are among them.
@@ -54,24 +54,24 @@ def propose_in_run(problem: PlanningProblem, plan: Plan, standing: Standing, *, 
     Raises:
         ConfigError: the running plan's fleet is mixed.
     """
-    bench = open_bench(replace(problem, active=plan), Cuts())
-    now = forecast_as(bench, plan, mode=Mode.ASYNCHRONOUS, streamed=streamed)
-    return looks_at(now, (*flips(bench, now), *repartitions(bench, now)), standing)
+    inputs = search_inputs(replace(problem, active=plan), Cuts())
+    now = forecast_as(inputs, plan, mode=Mode.ASYNCHRONOUS, streamed=streamed)
+    return comparisons_with(now, (*flips(inputs, now), *repartitions(inputs, now)), facts)
 
 
-def looks_at(now: Candidate, others: Iterable[Candidate], standing: Standing) -> list[Look]:
+def comparisons_with(now: Candidate, others: Iterable[Candidate], facts: ReplanFacts) -> list[PlanComparison]:
     """One look for each move away from what runs."""
     return [
-        Look(
-            step=standing.step,
-            steps_left=standing.steps_left,
+        PlanComparison(
+            step=facts.step,
+            steps_left=facts.steps_left,
             current=now,
             candidate=other,
-            cost=standing.costs.expected(tier) if (tier := tier_of(now.plan, other.plan)) else TransitionCost(),
-            forecast_error=standing.errors.error,
-            forecast_bias=standing.errors.bias,
-            error_measured=standing.errors.measured,
-            grounding=standing.grounding,
+            cost=facts.costs.expected(tier) if (tier := tier_of(now.plan, other.plan)) else TransitionCost(),
+            forecast_error=facts.errors.error,
+            forecast_bias=facts.errors.bias,
+            error_measured=facts.errors.measured,
+            grounding=facts.grounding,
         )
         for other in others
     ]
@@ -96,18 +96,18 @@ def at_work(plan: Plan) -> tuple[TrainLayout, RolloutLayout]:
     return replace(plan.train, dp=plan.train.dp + plan.hybrids_training), RolloutLayout(engines=((tp, count - taken),))
 
 
-def forecast_of(bench: Bench, plan: Plan, like: Candidate) -> Candidate:
+def forecast_of(inputs: SearchInputs, plan: Plan, like: Candidate) -> Candidate:
     """The plan run in the way of `like`, under the bench's lengths and costs."""
-    return forecast_as(bench, plan, mode=like.mode, streamed=like.streamed)
+    return forecast_as(inputs, plan, mode=like.mode, streamed=like.streamed)
 
 
-def forecast_as(bench: Bench, plan: Plan, *, mode: Mode, streamed: bool) -> Candidate:
+def forecast_as(inputs: SearchInputs, plan: Plan, *, mode: Mode, streamed: bool) -> Candidate:
     """The plan run in this way, under the bench's lengths and costs."""
     layout, rollout = at_work(plan)
     if len(rollout.engines) != 1:
         raise ConfigError(f"engines {dict(rollout.engines)} of several degrees have no forecast here; keep or replan by hand")
-    shape = shape_in(bench.problem.train_shape, layout)
-    estimate = bench.problem.costs.trainer.estimate(shape, of_fullest_replica(bench.load, layout.dp))
+    shape = shape_in(inputs.problem.train_shape, layout)
+    estimate = inputs.problem.costs.trainer.estimate(shape, of_fullest_replica(inputs.load, layout.dp))
     leaf = TrainLeaf(
         layout=layout,
         t_train_s=estimate.t_train_s,
@@ -121,42 +121,42 @@ def forecast_as(bench: Bench, plan: Plan, *, mode: Mode, streamed: bool) -> Cand
         engines=engines,
         streamed=streamed,
         mode=mode,
-        publication_s=bench.problem.costs.publication_s(shape, {tp: engines}),
+        publication_s=inputs.problem.costs.publication_s(shape, {tp: engines}),
     )
-    solved = candidate_of(bench, choice, solve(options_of([choice]), bench.curves, bench.problem.regime), 0)
+    solved = candidate_of(inputs, choice, solve(options_of([choice]), inputs.curves, inputs.problem.regime), 0)
     return replace(solved, plan=plan)
 
 
-def flips(bench: Bench, current: Candidate) -> list[Candidate]:
+def flips(inputs: SearchInputs, current: Candidate) -> list[Candidate]:
     """The same plan with every other number of its hybrids training that leaves an engine."""
-    found: list[Candidate] = []
+    moves: list[Candidate] = []
     for training in range(current.plan.hybrid_replicas + 1):
         plan = replace(current.plan, hybrids_training=training)
         if training != current.plan.hybrids_training and _possible(plan):
-            found.append(forecast_of(bench, plan, current))
-    return found
+            moves.append(forecast_of(inputs, plan, current))
+    return moves
 
 
-def repartitions(bench: Bench, current: Candidate) -> list[Candidate]:
+def repartitions(inputs: SearchInputs, current: Candidate) -> list[Candidate]:
     """The same plan with engines of each other degree on all GPUs beside the trainer, where the bench has that degree.
 
     None with hybrid replicas: their engines keep the degree that divides a replica's GPUs, and a mixed fleet has no forecast.
     """
-    plan, cluster = current.plan, bench.problem.cluster
+    plan, cluster = current.plan, inputs.problem.cluster
     if plan.hybrid_replicas:
         return []
-    engines = {tp: most_engines(cluster, plan.train, tp) for tp in bench.curves if tp not in dict(plan.rollout.engines)}
+    engines = {tp: most_engines(cluster, plan.train, tp) for tp in inputs.curves if tp not in dict(plan.rollout.engines)}
     layouts = [RolloutLayout(engines=((tp, count),)) for tp, count in engines.items() if count]
-    return [forecast_of(bench, replace(plan, rollout=layout), current) for layout in layouts]
+    return [forecast_of(inputs, replace(plan, rollout=layout), current) for layout in layouts]
 
 
-def choose(looks: Iterable[Look], policy: ReplanPolicy, past: PastLooks) -> Decision:
+def choose(comparisons: Iterable[PlanComparison], policy: ReplanPolicy, past: PastComparisons) -> Decision:
     """Of all moves the cheapest kind that pays, the best of its kind; when none pays, the one with the largest gain.
 
     Raises:
         ValueError: without any look.
     """
-    decisions = [decide(look, policy, past) for look in looks]
+    decisions = [decide(comparison, policy, past) for comparison in comparisons]
     paying = [decision for decision in decisions if decision.verdict is Verdict.SWITCH]
     if paying:
         return min(paying, key=lambda decision: (decision.cost.total_s, -decision.gain_s_per_step))

@@ -30,7 +30,7 @@ class IntervalCost(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class EngineShare:
     """One engine and the sorted requests first..last (inclusive) that it serves."""
 
     tp: int
@@ -41,7 +41,7 @@ class Share:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
     makespan_s: float
-    shares: tuple[Share, ...]
+    shares: tuple[EngineShare, ...]
     """In the order of the requests."""
 
     @property
@@ -113,13 +113,13 @@ class PartitionSolver:
         return None
 
     def _trace(self, reach: list[int], used: list[int], gpus: int) -> Partition:
-        shares: list[Share] = []
+        shares: list[EngineShare] = []
         while gpus > 0:
             tp = used[gpus]
             if tp == 0:
                 gpus -= 1
                 continue
-            shares.append(Share(tp=tp, first=reach[gpus - tp], last=reach[gpus] - 1))
+            shares.append(EngineShare(tp=tp, first=reach[gpus - tp], last=reach[gpus] - 1))
             gpus -= tp
         shares.reverse()
         first, last = _ints([share.first for share in shares]), _ints([share.last for share in shares])
@@ -132,13 +132,13 @@ class PartitionSolver:
             return self._ends[makespan_s]
         below = max((known for known in self._ends if known < makespan_s), default=None)
         above = min((known for known in self._ends if known > makespan_s), default=None)
-        found: dict[int, Ints] = {}
+        ends: dict[int, Ints] = {}
         for tp in self._degrees:
             low = self._first if below is None else self._ends[below][tp]
             high = np.full(self._n, self._n, dtype=np.int64) if above is None else self._ends[above][tp]
-            found[tp] = self._search(tp, makespan_s, low.copy(), high.copy())
-        self._ends[makespan_s] = found
-        return found
+            ends[tp] = self._search(tp, makespan_s, low.copy(), high.copy())
+        self._ends[makespan_s] = ends
+        return ends
 
     def _search(self, tp: int, makespan_s: float, low: Ints, high: Ints) -> Ints:
         while True:

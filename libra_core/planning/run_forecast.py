@@ -103,12 +103,12 @@ class RecentMean:
         if not isinstance(saved, dict) or set(saved) != {"total", "weight"} or not isinstance(saved["total"], dict):
             raise ValueError("a mean is not made of total and weight")
         total: dict[Any, Any] = saved["total"]
-        found = cls(total={str(name): float(value) for name, value in total.items()}, weight=float(saved["weight"]))
-        if set(found.total) != (set(names) if found.weight > 0 else set()):
-            raise ValueError(f"a mean of weight {found.weight:g} holds {', '.join(found.total) or 'nothing'}")
-        if not all(math.isfinite(value) and value >= 0 for value in (*found.total.values(), found.weight)):
+        result = cls(total={str(name): float(value) for name, value in total.items()}, weight=float(saved["weight"]))
+        if set(result.total) != (set(names) if result.weight > 0 else set()):
+            raise ValueError(f"a mean of weight {result.weight:g} holds {', '.join(result.total) or 'nothing'}")
+        if not all(math.isfinite(value) and value >= 0 for value in (*result.total.values(), result.weight)):
             raise ValueError("a mean holds a value that is negative or not finite")
-        return found
+        return result
 
 
 def forecast_rollout_s(laws: RunLaws, batch: GeneratedBatch) -> float:

@@ -64,8 +64,8 @@ class RunMeter:
         if tokens and not update.skipped:
             replicas = self._core_replicas + update.hybrid_replicas
             work_s = update.forward_backward_s + update.logprob_s + update.hybrid_wait_s
-            account = report.account
-            between_s = account.trainer_waits_publication_s + account.trainer_other_s - update.hybrid_wait_s
+            breakdown = report.breakdown
+            between_s = breakdown.trainer_waits_publication_s + breakdown.trainer_other_s - update.hybrid_wait_s
             per_token = {"per_token": work_s * replicas / tokens}
             self._per_token[replicas] = self._per_token.get(replicas, RecentMean()).including(per_token, self._decay)
             self._replicas = replicas
@@ -115,12 +115,12 @@ class RunMeter:
             return
         context = (rollout.prompt_tokens + 0.5 * (rollout.generated_tokens + rollout.tool_tokens)) / rollout.trajectories
         law = self._engines[self._tp]
-        told_s = work.steps * law.step_s(work.batch, work.batch * context)
+        predicted_s = work.steps * law.step_s(work.batch, work.batch * context)
         turns, computed = rollout.mean_turns * rollout.trajectories, rollout.context_tokens - rollout.cached_tokens
-        told_prefill_s = turns * law.prefill_a_s + computed * law.prefill_b_s_per_token
+        predicted_prefill_s = turns * law.prefill_a_s + computed * law.prefill_b_s_per_token
         ratios = {
-            "ratio": work.decode_s / told_s,
-            "prefill_ratio": work.prefill_s / told_prefill_s if told_prefill_s else 1.0,
+            "ratio": work.decode_s / predicted_s,
+            "prefill_ratio": work.prefill_s / predicted_prefill_s if predicted_prefill_s else 1.0,
             "batch": work.batch,
         }
         self._engine_of[self._tp] = self._engine_of.get(self._tp, RecentMean()).including(ratios, self._decay)

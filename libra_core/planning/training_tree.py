@@ -53,16 +53,16 @@ def best_leaves(
     problem: PlanningProblem, num_gpus: int, load: TrainingLoad, cuts: Cuts
 ) -> tuple[TrainLeaf | None, TrainLeaf | None]:
     """As `best_leaf`: the fastest that sessions run, and a faster one that they do not, where there is one."""
-    found, sessions = list(leaves(problem, num_gpus, load, cuts)), problem.sessions
-    best = _fastest(found)
+    candidates, sessions = list(leaves(problem, num_gpus, load, cuts)), problem.sessions
+    best = _fastest(candidates)
     if best is None or sessions is None or not sessions.against_layout(best.layout):
         return best, None
-    return _fastest(leaf for leaf in found if not sessions.against_layout(leaf.layout)), best
+    return _fastest(leaf for leaf in candidates if not sessions.against_layout(leaf.layout)), best
 
 
-def _fastest(found: Iterable[TrainLeaf]) -> TrainLeaf | None:
+def _fastest(candidates: Iterable[TrainLeaf]) -> TrainLeaf | None:
     best: TrainLeaf | None = None
-    for leaf in found:
+    for leaf in candidates:
         if best is None or leaf.t_train_s < best.t_train_s * (1 - 1e-9):
             best = leaf
     return best
@@ -77,9 +77,9 @@ def leaves(problem: PlanningProblem, num_gpus: int, load: TrainingLoad, cuts: Cu
     for cp in _CONTEXT_DEGREES:
         if num_gpus % cp:
             continue
-        found = [leaf for tp in problem.train_degrees for leaf in _below_tp(problem, num_gpus, (tp, cp), load, cuts)]
-        yield from found
-        if found:
+        candidates = [leaf for tp in problem.train_degrees for leaf in _below_tp(problem, num_gpus, (tp, cp), load, cuts)]
+        yield from candidates
+        if candidates:
             break
 
 

@@ -35,7 +35,7 @@ class RolloutPool(Protocol):
         """The trainer's part of `publish`; the report is of the newest publication that has ended, perhaps of this one."""
         ...
 
-    def settle_publication(self) -> None:
+    def finish_publication(self) -> None:
         """Wait for what `begin_publication` began; raises what it failed with."""
         ...
 

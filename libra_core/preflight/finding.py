@@ -23,7 +23,7 @@ class Finding:
         return self.sentence if self.remedy is None else f"{self.sentence}; {self.remedy}"
 
 
-def found(name: str, check: Check) -> Finding:
+def finding_of(name: str, check: Check) -> Finding:
     """Of an error the part after the first semicolon is the remedy, as in every sentence of this code."""
     try:
         return Finding(name=name, ok=True, sentence=check())

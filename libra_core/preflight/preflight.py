@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 from libra_core.config import LibraConfig
 from libra_core.errors import PreflightError
 from libra_core.preflight import data, host, model, servers
-from libra_core.preflight.finding import Check, Finding, found
+from libra_core.preflight.finding import Check, Finding, finding_of
 
 Report = Callable[[str, float], None]
 """Told what is being looked at."""
 
-_LOOKING = "looking at what the run needs"
+_CHECKING = "looking at what the run needs"
 _passed: list[LibraConfig] = []
 """Of this process: the command looks before it loads libraries, the flow before it starts anything."""
 
@@ -21,11 +21,11 @@ def preflight(config: LibraConfig, report: Report | None = None) -> list[Finding
     Where the model cannot be read, what depends on its size is not looked at.
     """
     tell = report or (lambda name, share: None)
-    tell(_LOOKING, 0.0)
+    tell(_CHECKING, 0.0)
     findings: list[Finding] = []
     for name, check in _checks(config):
-        tell(f"{_LOOKING}, {name}", 0.0)
-        findings.append(found(name, check))
+        tell(f"{_CHECKING}, {name}", 0.0)
+        findings.append(finding_of(name, check))
         if name == "model" and not findings[-1].ok:
             break
     return findings

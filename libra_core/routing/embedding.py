@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from libra_core.ports.routing import EngineLoad, FinishedTrajectory, TurnContext
 from libra_core.routing.buckets import Buckets
 from libra_core.routing.costs import RoutingCosts
-from libra_core.routing.placement import Placement, bucket_of
+from libra_core.routing.placement import TieBreaker, bucket_of
 from libra_core.routing.tree_reader import ENOUGH
 from libra_core.types.ids import EngineId, TrajectoryId
 
@@ -54,7 +54,7 @@ class Embedding:
     def __init__(self, buckets: Buckets, embed: Embed, *, seed: int) -> None:
         self.buckets = buckets
         self._embed = embed
-        self._placement = Placement(seed)
+        self._placement = TieBreaker(seed)
         self._ridge = Ridge()
         self._vectors: OrderedDict[str, Vector] = OrderedDict()
 

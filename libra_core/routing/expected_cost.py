@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from libra_core.ports.routing import EngineLoad, FinishedTrajectory, TurnContext
 from libra_core.routing.buckets import Buckets
 from libra_core.routing.costs import RoutingCosts
-from libra_core.routing.placement import Placement
+from libra_core.routing.placement import TieBreaker
 from libra_core.routing.prefix_tree import PrefixTree
 from libra_core.routing.residual import Residual
 from libra_core.routing.sketch import CENTRES
@@ -38,7 +38,7 @@ class ExpectedCost:
         self.reader = TreeReader(tree)
         self._start: Start = start
         self._hysteresis = hysteresis
-        self._placement = Placement(seed)
+        self._placement = TieBreaker(seed)
         self._tables: dict[int, NDArray[np.float32]] = {}
         self._costs = costs
 

@@ -9,7 +9,7 @@ from libra_core.ports.routing import EngineLoad, FinishedTrajectory, TurnContext
 from libra_core.routing.buckets import Buckets
 from libra_core.routing.costs import RoutingCosts
 from libra_core.routing.expected_cost import Start
-from libra_core.routing.placement import Placement, bucket_of
+from libra_core.routing.placement import TieBreaker, bucket_of
 from libra_core.routing.prefix_tree import PrefixTree
 from libra_core.routing.tree_reader import ENOUGH, TreeReader
 from libra_core.types.ids import EngineId, TrajectoryId
@@ -26,7 +26,7 @@ class MeanP90:
         self.buckets = buckets
         self.reader = TreeReader(tree)
         self._start: Start = start
-        self._placement = Placement(seed)
+        self._placement = TieBreaker(seed)
 
     def choose(self, turn: TurnContext, engines: Sequence[EngineLoad]) -> EngineId:
         home = bucket_of(turn.current, engines)

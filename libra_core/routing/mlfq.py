@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from libra_core.ports.routing import EngineLoad, TurnContext
 from libra_core.routing.buckets import Buckets
 from libra_core.routing.costs import RoutingCosts
-from libra_core.routing.placement import Placement, bucket_of
+from libra_core.routing.placement import TieBreaker, bucket_of
 from libra_core.routing.stateless import Stateless
 from libra_core.types.ids import EngineId
 
@@ -15,7 +15,7 @@ class Mlfq(Stateless):
 
     def __init__(self, buckets: Buckets, *, seed: int) -> None:
         self.buckets = buckets
-        self._placement = Placement(seed)
+        self._placement = TieBreaker(seed)
 
     def choose(self, turn: TurnContext, engines: Sequence[EngineLoad]) -> EngineId:
         home = bucket_of(turn.current, engines)

@@ -13,7 +13,7 @@ from libra_core.ports.routing import EngineLoad, FinishedTrajectory, TurnContext
 from libra_core.routing.buckets import Buckets
 from libra_core.routing.costs import RoutingCosts
 from libra_core.routing.expected_cost import Start
-from libra_core.routing.placement import Placement, bucket_of
+from libra_core.routing.placement import TieBreaker, bucket_of
 from libra_core.routing.prefix_tree import PrefixTree
 from libra_core.routing.residual import Residual
 from libra_core.routing.sketch import CENTRES
@@ -32,7 +32,7 @@ class MostLikely:
         self.buckets = buckets
         self.reader = TreeReader(tree)
         self._start: Start = start
-        self._placement = Placement(seed)
+        self._placement = TieBreaker(seed)
         self._first: dict[TrajectoryId, int] = {}
         """Bucket in which a trajectory was first seen."""
 

@@ -36,10 +36,10 @@ class NodeTable:
     def child(self, parent: int, label: int) -> int:
         """Made when it is missing."""
         key = parent << LABEL_BITS | label
-        found = self.children.get(key)
-        if found is None:
-            found = self.children[key] = self._add(key)
-        return found
+        result = self.children.get(key)
+        if result is None:
+            result = self.children[key] = self._add(key)
+        return result
 
     def add(self, ids: Sequence[int], bins: Ids, tokens: NDArray[np.float64], weights: NDArray[np.float64]) -> None:
         """One visit each, `[n]` of everything; ids may repeat."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from libra_core.ports.routing import EngineLoad, TurnContext
 from libra_core.routing.buckets import Buckets
 from libra_core.routing.costs import RoutingCosts
-from libra_core.routing.placement import Placement
+from libra_core.routing.placement import TieBreaker
 from libra_core.routing.stateless import Stateless
 from libra_core.types.ids import EngineId, TrajectoryId
 
@@ -16,7 +16,7 @@ class Oracle(Stateless):
     def __init__(self, buckets: Buckets, total_tokens: Callable[[TrajectoryId], int], *, seed: int) -> None:
         self.buckets = buckets
         self._total_tokens = total_tokens
-        self._placement = Placement(seed)
+        self._placement = TieBreaker(seed)
 
     def choose(self, turn: TurnContext, engines: Sequence[EngineLoad]) -> EngineId:
         target = self.buckets.of(self._total_tokens(turn.trajectory_id))

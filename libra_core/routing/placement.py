@@ -7,7 +7,7 @@ from libra_core.ports.routing import EngineLoad
 from libra_core.types.ids import EngineId
 
 
-class Placement:
+class TieBreaker:
     """Ties are drawn from one seeded generator, so that a run can be repeated and restarts do not favour engine 0."""
 
     def __init__(self, seed: int) -> None:

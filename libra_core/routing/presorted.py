@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from libra_core.ports.routing import EngineLoad, FinishedTrajectory, TurnContext
 from libra_core.routing.buckets import Buckets
 from libra_core.routing.costs import RoutingCosts
-from libra_core.routing.placement import Placement, bucket_of
+from libra_core.routing.placement import TieBreaker, bucket_of
 from libra_core.routing.ranks import LiveRanks
 from libra_core.types.ids import EngineId, PromptId, TrajectoryId
 
@@ -20,7 +20,7 @@ class Presorted:
 
     def __init__(self, buckets: Buckets, *, seed: int) -> None:
         self._ranks = LiveRanks(buckets)
-        self._placement = Placement(seed)
+        self._placement = TieBreaker(seed)
         self._sums: dict[PromptId, tuple[int, int]] = {}
         """Samples and their tokens, by prompt; the longest unused go first."""
         self._all = (0, 0)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from libra_core.ports.routing import EngineLoad, TurnContext
-from libra_core.routing.placement import Placement, bucket_of
+from libra_core.routing.placement import TieBreaker, bucket_of
 from libra_core.routing.stateless import Stateless
 from libra_core.types.ids import EngineId
 
@@ -12,7 +12,7 @@ class Sticky(Stateless):
     """Moves only when its engine is lost."""
 
     def __init__(self, *, seed: int) -> None:
-        self._placement = Placement(seed)
+        self._placement = TieBreaker(seed)
 
     def choose(self, turn: TurnContext, engines: Sequence[EngineLoad]) -> EngineId:
         if turn.current is not None and bucket_of(turn.current, engines) is not None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from libra_core.ports.routing import EngineLoad, FinishedTrajectory, TurnContext
 from libra_core.routing.buckets import Buckets
 from libra_core.routing.costs import RoutingCosts
-from libra_core.routing.placement import Placement, bucket_of
+from libra_core.routing.placement import TieBreaker, bucket_of
 from libra_core.routing.ranks import LiveRanks
 from libra_core.types.ids import EngineId, TrajectoryId
 
@@ -18,7 +18,7 @@ class ToolPriority:
 
     def __init__(self, buckets: Buckets, *, seed: int) -> None:
         self._ranks = LiveRanks(buckets)
-        self._placement = Placement(seed)
+        self._placement = TieBreaker(seed)
 
     def choose(self, turn: TurnContext, engines: Sequence[EngineLoad]) -> EngineId:
         calls = len(turn.tool_returns)

@@ -17,7 +17,7 @@ from libra_core.simulation.truth import Truth, load_truth
 from libra_core.simulation.workload.generate import STATUSES, generate, levels
 from libra_core.simulation.workload.laws import load_law
 from libra_core.simulation.workload.trajectories import Trajectories, resampled
-from libra_core.simulation.world import NO_CAP, FleetAccount, Pacing, World
+from libra_core.simulation.world import NO_CAP, FleetTime, Pacing, World
 from libra_core.types.ids import BatchId, EngineId, PolicyVersion
 from libra_core.types.lengths import LengthRecord
 from libra_core.types.plan import Plan
@@ -27,7 +27,7 @@ from libra_core.types.reports import (
     PublicationReport,
     RewardReport,
     RolloutReport,
-    TimeAccount,
+    TimeBreakdown,
     TrajectoryAudit,
     TrajectoryText,
     UpdateReport,
@@ -46,7 +46,7 @@ class SimulatedSession:
         self.ref = SessionRef(run_id=run_id, run_dir=str(run_dir), ray_address="none", namespace=run_id)
         self._config = config
         self._world = _world(config)
-        self._before = FleetAccount()
+        self._before = FleetTime()
         self._before_s = 0.0
         self._preemptions = 0
         self._reprefilled_tokens = 0.0
@@ -146,7 +146,7 @@ class SimulatedSession:
     def begin_publication(self, version: PolicyVersion) -> PublicationReport:
         return self.publish(version)
 
-    def settle_publication(self) -> None:
+    def finish_publication(self) -> None:
         """The next step happens after it."""
 
     def stats(self) -> tuple[EngineStats, ...]:
@@ -173,7 +173,7 @@ class SimulatedSession:
     ) -> IterationReport:
         record, run = self._world.state.steps[step], self._world.state.run[0]
         t_iter = float(record.ended_s) - self._before_s
-        account = self._account(step, t_iter)
+        breakdown = self._breakdown(step, t_iter)
         preemptions = int(run.preemptions) - self._preemptions
         self._before_s, self._preemptions = float(record.ended_s), int(run.preemptions)
         self._reprefilled_tokens = float(run.reprefilled_tokens)
@@ -184,11 +184,11 @@ class SimulatedSession:
             update=update,
             publication=publication,
             t_iter_s=t_iter,
-            t_rollout_s=t_iter - account.fleet_starved_s - account.fleet_paused_s,
+            t_rollout_s=t_iter - breakdown.fleet_starved_s - breakdown.fleet_paused_s,
             t_train_s=float(record.train_s),
-            overlap_fraction=0.0 if self._world.pacing.colocated else 1.0 - account.fleet_starved_s / t_iter,
+            overlap_fraction=0.0 if self._world.pacing.colocated else 1.0 - breakdown.fleet_starved_s / t_iter,
             tokens_per_s=rollout.generated_tokens / t_iter,
-            account=account,
+            breakdown=breakdown,
             preemptions=preemptions,
             kv_usage_max=max((engine.kv_usage for engine in self.stats()), default=0.0),
             queued=int(run.issued - run.unplaced + run.displaced),
@@ -237,14 +237,14 @@ class SimulatedSession:
     def version(self) -> int:
         return self._world.version
 
-    def _account(self, step: int, t_iter_s: float) -> TimeAccount:
+    def _breakdown(self, step: int, t_iter_s: float) -> TimeBreakdown:
         """Virtual seconds; the fleet's parts are means over GPUs."""
         record = self._world.state.steps[step]
-        fleet = self._world.fleet_account()
+        fleet = self._world.fleet_time()
         spent = fleet.plus(self._before, -1.0)
         self._before = fleet
         scale = t_iter_s / max(spent.alive_s, 1e-9)
-        return TimeAccount(
+        return TimeBreakdown(
             trainer_busy_s=float(record.train_s),
             trainer_waits_groups_s=float(record.waited_s - record.waited_age_s),
             trainer_waits_age_s=float(record.waited_age_s),

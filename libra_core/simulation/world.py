@@ -24,7 +24,7 @@ from libra_core.simulation.kernel.records import (
     RUN,
     STEP,
     TRAJECTORY,
-    State,
+    KernelState,
     records,
 )
 from libra_core.simulation.truth import Truth
@@ -59,7 +59,7 @@ class Pacing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class EngineFailure:
     """An engine that dies and is replaced."""
 
     at_s: float
@@ -97,7 +97,7 @@ class World:
         pacing: Pacing,
         plan: Plan,
         *,
-        failures: Sequence[Failure] = (),
+        failures: Sequence[EngineFailure] = (),
         router: Router | None = None,
     ) -> None:
         self.truth = truth
@@ -107,7 +107,7 @@ class World:
         self.router = router
         self.transitions = 0
         self.transition_s = 0.0
-        self.fleet = FleetAccount()
+        self.fleet = FleetTime()
         slots = max(plan.rollout.num_engines, plan.num_gpus)
         self.state = _state(truth, trajectories, pacing, slots, failures)
         self._pace_trainer()
@@ -171,12 +171,12 @@ class World:
         """Engine numbers, in order."""
         return [int(e) for e in np.flatnonzero(self.state.engines.alive == 1)]
 
-    def fleet_account(self) -> "FleetAccount":
+    def fleet_time(self) -> "FleetTime":
         """GPU seconds of all engines so far, those that were stopped included."""
-        account = self.fleet
+        spent = self.fleet
         for e in self.alive():
-            account = account.plus(_account_of(self.state.engines[e], self.now_s))
-        return account
+            spent = spent.plus(_time_of(self.state.engines[e], self.now_s))
+        return spent
 
     def _open(self, tp: int, after_s: float) -> None:
         free = np.flatnonzero(self.state.engines.alive == 0)
@@ -187,7 +187,7 @@ class World:
         kernel.open_engine(self.state, int(free[0]), self.now_s + after_s)
 
     def _close(self, e: int) -> None:
-        self.fleet = self.fleet.plus(_account_of(self.state.engines[e], self.now_s))
+        self.fleet = self.fleet.plus(_time_of(self.state.engines[e], self.now_s))
         kernel.stop_engine(self.state, e)
 
     def _pace_trainer(self) -> None:
@@ -207,7 +207,7 @@ def bubble_share(layout: TrainLayout, tokens: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FleetAccount:
+class FleetTime:
     """Where the engines' time went, in GPU seconds."""
 
     decode_s: float = 0.0
@@ -222,8 +222,8 @@ class FleetAccount:
     def starved_s(self) -> float:
         return max(self.alive_s - self.decode_s - self.prefill_s - self.reprefill_s - self.paused_s, 0.0)
 
-    def plus(self, other: "FleetAccount", times: float = 1.0) -> "FleetAccount":
-        return FleetAccount(
+    def plus(self, other: "FleetTime", times: float = 1.0) -> "FleetTime":
+        return FleetTime(
             decode_s=self.decode_s + times * other.decode_s,
             prefill_s=self.prefill_s + times * other.prefill_s,
             reprefill_s=self.reprefill_s + times * other.reprefill_s,
@@ -232,13 +232,13 @@ class FleetAccount:
         )
 
 
-def _account_of(engine: np.record, now_s: float) -> FleetAccount:
+def _time_of(engine: np.record, now_s: float) -> FleetTime:
     """What was charged beforehand, for a prefill or pause that is still under way, does not count yet."""
     tp = float(engine["tp"])
     ahead = max(float(engine["clock_s"]) - now_s, 0.0)
     pause_left = min(max(float(engine["pause_end_s"]) - now_s, 0.0), float(engine["pause_s"]), ahead)
     again_left = min(ahead - pause_left, float(engine["reprefilled_s"]))
-    return FleetAccount(
+    return FleetTime(
         decode_s=tp * engine["decode_s"],
         prefill_s=tp * (engine["prefilled_s"] - (ahead - pause_left - again_left)),
         reprefill_s=tp * (engine["reprefilled_s"] - again_left),
@@ -247,10 +247,10 @@ def _account_of(engine: np.record, now_s: float) -> FleetAccount:
     )
 
 
-def _state(truth: Truth, work: Trajectories, pacing: Pacing, slots: int, failures: Sequence[Failure]) -> State:
+def _state(truth: Truth, work: Trajectories, pacing: Pacing, slots: int, failures: Sequence[EngineFailure]) -> KernelState:
     in_flight = (pacing.staleness + 2) * pacing.batch + 1
     outages = sorted((failure.at_s, failure.engine, failure.outage_s) for failure in failures)
-    state = State(
+    state = KernelState(
         generated=work.generated,
         returned=work.returned,
         tool_s=work.tool_s,
@@ -271,7 +271,7 @@ def _state(truth: Truth, work: Trajectories, pacing: Pacing, slots: int, failure
     state.groups.version[:] = state.groups.step[:] = -1
     _set_pace(state, truth, pacing)
     run = state.run[0]
-    run.look, run.train_end_s, run.age_since_s = 1, NEVER, NEVER
+    run.check, run.train_end_s, run.age_since_s = 1, NEVER, NEVER
     run.mean_context = float(work.total_tokens[: pacing.batch].mean())
     return state
 
@@ -288,7 +288,7 @@ def _trajectories(truth: Truth, work: Trajectories) -> np.recarray:
     return rows
 
 
-def _set_pace(state: State, truth: Truth, pacing: Pacing) -> None:
+def _set_pace(state: KernelState, truth: Truth, pacing: Pacing) -> None:
     pace, publication = state.pace[0], truth.publication
     for name in ("batch", "group_size", "staleness", "age_slack", "kv_fill", "most_running", "chunk_tokens", "stay_margin"):
         pace[name] = getattr(pacing, name)

@@ -127,7 +127,7 @@ class BufferedTracker:
                     return
                 record = self._queue[0]
             if self._try_deliver(record):
-                self._settled()
+                self._delivered()
             elif self._closing:
                 return
             else:
@@ -147,7 +147,7 @@ class BufferedTracker:
             return False
         return True
 
-    def _settled(self) -> None:
+    def _delivered(self) -> None:
         with self._changed:
             self._queue.popleft()
             if self._last_error is not None and not self._queue:

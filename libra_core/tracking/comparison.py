@@ -27,19 +27,19 @@ _HOUR = 3600.0
 _REWARD_STEPS = 3
 """First and last steps of a run whose mean rewards are compared."""
 _OF_T_ITER = {
-    "trainer_busy": "account/trainer_busy_s",
-    "trainer_waits_groups": "account/trainer_waits_groups_s",
-    "trainer_waits_age": "account/trainer_waits_age_s",
-    "trainer_blocked": "account/trainer_waits_publication_s",
-    "fleet_reprefill": "account/fleet_reprefill_s",
-    "fleet_paused": "account/fleet_paused_s",
-    "fleet_starved": "account/fleet_starved_s",
+    "trainer_busy": "time/trainer_busy_s",
+    "trainer_waits_groups": "time/trainer_waits_groups_s",
+    "trainer_waits_age": "time/trainer_waits_age_s",
+    "trainer_blocked": "time/trainer_waits_publication_s",
+    "fleet_reprefill": "time/fleet_reprefill_s",
+    "fleet_paused": "time/fleet_paused_s",
+    "fleet_starved": "time/fleet_starved_s",
 }
 """Figures that are shares of the counted steps' time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ComparedRun:
     """What became of one run."""
 
     baseline: str
@@ -122,7 +122,7 @@ def _reward_per_gpu_hour(rows: Sequence[Mapping[str, Any]], gpus: int) -> float:
     return gained / (gpus * float(rows[-1]["progress/wall_s"]) / _HOUR)
 
 
-def results_of(comparison: ComparisonConfig, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def results_of(comparison: ComparisonConfig, outcomes: Sequence[ComparedRun]) -> dict[str, Any]:
     """Everything that the table, MLflow and `--json` show."""
     return {
         "comparison": comparison.model_dump(mode="json"),
@@ -131,7 +131,7 @@ def results_of(comparison: ComparisonConfig, outcomes: Sequence[Outcome]) -> dic
     }
 
 
-def _row(comparison: ComparisonConfig, name: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def _row(comparison: ComparisonConfig, name: str, outcomes: Sequence[ComparedRun]) -> dict[str, Any]:
     """Means over the runs that finished; a reason for each that did not. A ratio is taken run by run of one seed."""
     mine = [outcome for outcome in outcomes if outcome.baseline == name]
     done = [outcome for outcome in mine if outcome.status == "finished"]
@@ -155,7 +155,7 @@ def _row(comparison: ComparisonConfig, name: str, outcomes: Sequence[Outcome]) -
     }
 
 
-def _rate(outcome: Outcome) -> float:
+def _rate(outcome: ComparedRun) -> float:
     return outcome.figures["tokens_per_s"] or 0.0
 
 

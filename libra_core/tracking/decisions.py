@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from libra_core.tracking.jsonl import append_line, rows_of_steps
 from libra_core.tracking.run_folder import write_atomically
-from libra_core.types.decision import Decision, Outcome, Realised, Settled, Verdict
+from libra_core.types.decision import Decision, Outcome, Realised, ResolvedDecision, Verdict
 from libra_core.types.forecast import Candidate
 from libra_core.types.profile import RunProfile
 
@@ -28,7 +28,7 @@ _RUN_ENDED = "the run ended while the move was under way"
 class LedgerCount:
     """Looks at the plan, and what became of those that decided to move."""
 
-    looks: int
+    rounds: int
     done: int
     undone: int
     abandoned: int
@@ -36,20 +36,20 @@ class LedgerCount:
 
     def __str__(self) -> str:
         moves = {"done": self.done, "undone": self.undone, "abandoned": self.abandoned, "under way": self.under_way}
-        return f"{self.looks} looks, switches: " + ", ".join(
+        return f"{self.rounds} looks, switches: " + ", ".join(
             f"{number} {name}" for name, number in moves.items() if number or name == "done"
         )
 
 
 def count(rows: Sequence[Mapping[str, Any]]) -> LedgerCount:
     """Of `read_decisions`."""
-    found = Counter(row["outcome"] for row in rows)
+    counts = Counter(row["outcome"] for row in rows)
     return LedgerCount(
-        looks=len(rows),
-        done=found[Outcome.DONE],
-        undone=found[Outcome.UNDONE],
-        abandoned=found[Outcome.ABANDONED],
-        under_way=found[Outcome.UNDER_WAY],
+        rounds=len(rows),
+        done=counts[Outcome.DONE],
+        undone=counts[Outcome.UNDONE],
+        abandoned=counts[Outcome.ABANDONED],
+        under_way=counts[Outcome.UNDER_WAY],
     )
 
 
@@ -80,17 +80,17 @@ def append_realised(run_dir: Path, realised: Realised) -> None:
     )
 
 
-def append_settled(run_dir: Path, settled: Settled) -> None:
+def append_resolved(run_dir: Path, resolved: ResolvedDecision) -> None:
     """What is now known of an earlier decision."""
-    if settled.outcome is not None:
-        became = settled.outcome
+    if resolved.outcome is not None:
+        became = resolved.outcome
         error = "; ".join(text for text in (became.error, *became.not_undone) if text)
         outcome = Outcome.DONE if became.applied else Outcome.UNDONE
-        append_outcome(run_dir, settled.step, outcome, seconds=dict(became.seconds), error=error)
-    if settled.abandoned:
-        append_outcome(run_dir, settled.step, Outcome.ABANDONED, error=_RUN_ENDED)
-    if settled.realised is not None:
-        append_realised(run_dir, settled.realised)
+        append_outcome(run_dir, resolved.step, outcome, seconds=dict(became.seconds), error=error)
+    if resolved.abandoned:
+        append_outcome(run_dir, resolved.step, Outcome.ABANDONED, error=_RUN_ENDED)
+    if resolved.realised is not None:
+        append_realised(run_dir, resolved.realised)
 
 
 def abandon_open(run_dir: Path) -> list[int]:

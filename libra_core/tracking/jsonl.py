@@ -9,6 +9,8 @@ from typing import Any
 from libra_core.tracking.run_folder import write_atomically
 
 FILE_NAME = "metrics.jsonl"
+_OLDER = "account/"
+"""Before the names `time/…`, in run folders of earlier versions."""
 
 
 def append_metrics(run_dir: Path, step: int, metrics: Mapping[str, float]) -> None:
@@ -48,4 +50,4 @@ def rows_of_steps(path: Path) -> Iterator[dict[str, Any]]:
         except ValueError:
             continue
         if isinstance(row, dict) and isinstance(row.get("step"), int):
-            yield row
+            yield {name.replace(_OLDER, "time/", 1) if name.startswith(_OLDER) else name: value for name, value in row.items()}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from libra_core.tracking.decisions import count
-from libra_core.types.decision import Decision, Outcome, Settled, Verdict
+from libra_core.types.decision import Decision, Outcome, ResolvedDecision, Verdict
 from libra_core.types.profile import RunProfile
 
 PLAN_METRICS: Mapping[str, str] = {
@@ -48,12 +48,12 @@ def decision_metrics(decision: Decision, profile: RunProfile) -> dict[str, float
     )
 
 
-def settled_metrics(settled: Settled) -> dict[str, float]:
-    if settled.outcome is not None or settled.abandoned:
-        return {"plan/switch": float(settled.outcome is not None and settled.outcome.applied)}
-    if settled.realised is None:
+def resolved_metrics(resolved: ResolvedDecision) -> dict[str, float]:
+    if resolved.outcome is not None or resolved.abandoned:
+        return {"plan/switch": float(resolved.outcome is not None and resolved.outcome.applied)}
+    if resolved.realised is None:
         return {}
-    realised = settled.realised
+    realised = resolved.realised
     return _finite({"plan/realised_gain_s_per_step": realised.gain_s_per_step, "plan/realised_cost_s": realised.cost_s})
 
 
@@ -64,7 +64,7 @@ def ledger_tags(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     counted = count(rows)
     reasons = Counter(str(row["reason"]) for row in rows)
     return {
-        "plan.looks": str(len(rows)),
+        "plan.rounds": str(len(rows)),
         "plan.switches": str(counted.done),
         "plan.undone": str(counted.undone),
         "plan.abandoned": str(counted.abandoned),
@@ -72,15 +72,15 @@ def ledger_tags(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     }
 
 
-def ledger_summary(rows: Sequence[Mapping[str, Any]], looks_s: float, wall_s: float) -> dict[str, Any]:
+def ledger_summary(rows: Sequence[Mapping[str, Any]], replanning_s: float, wall_s: float) -> dict[str, Any]:
     """For the JSON of a run; empty without looks."""
     if not rows:
         return {}
     reasons = Counter(str(row["reason"]) for row in rows)
     return {
-        "looks": len(rows),
-        "looks_s": round(looks_s, 3),
-        "share_of_run": round(looks_s / wall_s, 5) if wall_s else None,
+        "rounds": len(rows),
+        "replanning_s": round(replanning_s, 3),
+        "share_of_run": round(replanning_s / wall_s, 5) if wall_s else None,
         "reasons": dict(reasons),
         "switches": [_switch(row) for row in rows if row["outcome"] == Outcome.DONE],
         "not_made": [_switch(row) for row in rows if row["outcome"] not in (Outcome.DONE, Outcome.KEPT)],

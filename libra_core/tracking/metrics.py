@@ -55,17 +55,15 @@ METRICS: tuple[Metric, ...] = (
         "its error against `iteration/t_rollout_s`, absolute and relative, running mean",
         lambda r: r.forecast.t_rollout_error if r.forecast else math.nan,
     ),
-    _metric("account/trainer_busy_s", "trainer: forward, backward and optimizer", lambda r: r.account.trainer_busy_s),
-    _metric(
-        "account/trainer_waits_groups_s", "trainer: groups still being generated", lambda r: r.account.trainer_waits_groups_s
-    ),
-    _metric("account/trainer_waits_age_s", "trainer: one group at its age limit", lambda r: r.account.trainer_waits_age_s),
-    _metric("account/trainer_waits_publication_s", "trainer: new weights", lambda r: r.account.trainer_waits_publication_s),
-    _metric("account/trainer_other_s", "trainer: calls, scoring, logging, checkpoints", lambda r: r.account.trainer_other_s),
-    _metric("account/fleet_busy_s", "fleet: generating, mean over engines", lambda r: r.account.fleet_busy_s),
-    _metric("account/fleet_reprefill_s", "fleet: computing context again", lambda r: r.account.fleet_reprefill_s),
-    _metric("account/fleet_paused_s", "fleet: held for a swap of weights", lambda r: r.account.fleet_paused_s),
-    _metric("account/fleet_starved_s", "fleet: no request at all", lambda r: r.account.fleet_starved_s),
+    _metric("time/trainer_busy_s", "trainer: forward, backward and optimizer", lambda r: r.breakdown.trainer_busy_s),
+    _metric("time/trainer_waits_groups_s", "trainer: groups still being generated", lambda r: r.breakdown.trainer_waits_groups_s),
+    _metric("time/trainer_waits_age_s", "trainer: one group at its age limit", lambda r: r.breakdown.trainer_waits_age_s),
+    _metric("time/trainer_waits_publication_s", "trainer: new weights", lambda r: r.breakdown.trainer_waits_publication_s),
+    _metric("time/trainer_other_s", "trainer: calls, scoring, logging, checkpoints", lambda r: r.breakdown.trainer_other_s),
+    _metric("time/fleet_busy_s", "fleet: generating, mean over engines", lambda r: r.breakdown.fleet_busy_s),
+    _metric("time/fleet_reprefill_s", "fleet: computing context again", lambda r: r.breakdown.fleet_reprefill_s),
+    _metric("time/fleet_paused_s", "fleet: held for a swap of weights", lambda r: r.breakdown.fleet_paused_s),
+    _metric("time/fleet_starved_s", "fleet: no request at all", lambda r: r.breakdown.fleet_starved_s),
     _metric("rollout/trajectories", "trajectories in the batch", lambda r: r.rollout.trajectories),
     _metric("rollout/groups", "prompts in the batch", lambda r: r.rollout.groups),
     _metric("rollout/prompt_tokens", "prompt tokens", lambda r: r.rollout.prompt_tokens),
@@ -226,15 +224,15 @@ def _cache_hits(report: IterationReport) -> float:
 
 def _by_slug(by_kind: Mapping[str, float]) -> dict[str, float]:
     """Kinds whose names differ in signs alone are numbered."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for kind, mean in sorted(by_kind.items()):
         slug = name = slug_of(kind)
         number = 1
-        while name in found:
+        while name in values:
             number += 1
             name = f"{slug}_{number}"
-        found[name] = mean
-    return found
+        values[name] = mean
+    return values
 
 
 def slug_of(kind: str) -> str:

@@ -17,19 +17,19 @@ from libra_core.tracking.decisions import FILE_NAME as LEDGER_FILE
 from libra_core.tracking.decisions import (
     abandon_open,
     append_decision,
-    append_settled,
+    append_resolved,
     decision_row,
     drop_decisions_from,
     read_decisions,
 )
-from libra_core.tracking.ledger import decision_metrics, flat_row, ledger_summary, ledger_tags, settled_metrics
+from libra_core.tracking.ledger import decision_metrics, flat_row, ledger_summary, ledger_tags, resolved_metrics
 from libra_core.tracking.lengths import LengthLog
 from libra_core.tracking.metrics import iteration_metrics
 from libra_core.tracking.run_folder import read_journal, update_journal
 from libra_core.tracking.summary import SUMMARISED, RunPlace, RunSummary, summarise
 from libra_core.tracking.trace import FILE_NAME as TRACE_FILE
 from libra_core.tracking.trace import TraceWriter
-from libra_core.types.decision import Decision, Settled
+from libra_core.types.decision import Decision, ResolvedDecision
 from libra_core.types.lengths import LengthRecord
 from libra_core.types.profile import RunProfile
 from libra_core.types.reports import IterationReport, TrajectoryText
@@ -75,7 +75,7 @@ class Recorder:
         self._traced_until_s = time.time()
         self._reports: dict[int, IterationReport] = {}
         self._is_open = True
-        self._looks_s = 0.0
+        self._replanning_s = 0.0
         self._throughput: deque[tuple[int, float]] = deque(maxlen=_USUAL_OF)
 
     def record(self, report: IterationReport) -> None:
@@ -122,23 +122,23 @@ class Recorder:
         self._tracker.log_metrics(decision_metrics(decision, profile), decision.step)
         return decision_row(decision)
 
-    def record_settled(self, settled: Settled) -> dict[str, Any] | None:
+    def record_resolved(self, resolved: ResolvedDecision) -> dict[str, Any] | None:
         """What is now known of an earlier decision; its metrics are under the step of the decision. Returns its row."""
         with self._on_disk():
-            append_settled(self.run_dir, settled)
-        metrics = settled_metrics(settled)
+            append_resolved(self.run_dir, resolved)
+        metrics = resolved_metrics(resolved)
         if metrics:
-            self._tracker.log_metrics(metrics, settled.step)
-        return next((row for row in read_decisions(self.run_dir) if row["step"] == settled.step), None)
+            self._tracker.log_metrics(metrics, resolved.step)
+        return next((row for row in read_decisions(self.run_dir) if row["step"] == resolved.step), None)
 
     def usual_tokens_per_s(self, *, before: int) -> float | None:
         """Median throughput of the iterations before this one; None while they are too few to say."""
-        found = [value for step, value in list(self._throughput) if step < before]
-        return median(found) if len(found) >= _USUAL_FROM else None
+        values = [value for step, value in list(self._throughput) if step < before]
+        return median(values) if len(values) >= _USUAL_FROM else None
 
-    def add_look(self, seconds: float) -> None:
+    def add_replanning(self, seconds: float) -> None:
         """How long a look at the plan kept the run."""
-        self._looks_s += seconds
+        self._replanning_s += seconds
 
     def add_lengths(self, records: Sequence[LengthRecord]) -> None:
         """What a step trained, for later planning and what-ifs."""
@@ -155,7 +155,7 @@ class Recorder:
         summary = replace(
             summarise(rows, place, heldout),
             trajectories=dict(trajectories or {}),
-            replanning=ledger_summary(read_decisions(self.run_dir), self._looks_s, float(rows[-1]["progress/wall_s"])),
+            replanning=ledger_summary(read_decisions(self.run_dir), self._replanning_s, float(rows[-1]["progress/wall_s"])),
         )
         self._tracker.log_metrics(summary.metrics(), step=int(rows[-1]["step"]))
         return summary
@@ -186,7 +186,7 @@ class Recorder:
     def _abandon_open(self) -> None:
         """Moves that the run's end, or its death before this resume, cut short."""
         for step in abandon_open(self.run_dir):
-            self._tracker.log_metrics(settled_metrics(Settled(step=step, abandoned=True)), step)
+            self._tracker.log_metrics(resolved_metrics(ResolvedDecision(step=step, abandoned=True)), step)
 
     def _metrics(self) -> list[dict[str, Any]]:
         with self._on_disk():

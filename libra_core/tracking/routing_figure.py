@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from libra_core.errors import ConfigError
 from libra_core.routing.build import READS_TREE
-from libra_core.routing.evaluate.evaluation import Row
+from libra_core.routing.evaluate.evaluation import PolicyRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _OURS, _OTHERS = "#1f6f8b", "#b0b7bc"
 
 
-def draw_routing(rows: Sequence[Row], path: Path) -> None:
+def draw_routing(rows: Sequence[PolicyRow], path: Path) -> None:
     """Write the figure in the format that the file's ending names; raises `ConfigError` when that is impossible."""
     import matplotlib
 
@@ -39,7 +39,7 @@ def draw_routing(rows: Sequence[Row], path: Path) -> None:
         pyplot.close(figure)
 
 
-def _panel(axis: "Axes", rows: Sequence[Row]) -> None:
+def _panel(axis: "Axes", rows: Sequence[PolicyRow]) -> None:
     names = [row.policy for row in rows][::-1]
     axis.barh(
         names,

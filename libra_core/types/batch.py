@@ -35,7 +35,7 @@ class TrainingBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepAccount:
+class StepContributions:
     """Whose gradients are in a finished step; the same on every rank but for the times.
 
     Six sequences, of which hybrid slot 1 held numbers 2 and 5 and died: `dropped` (1,), the core was given both again as numbers

@@ -85,7 +85,7 @@ class Realised:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class ResolvedDecision:
     """What became of an earlier decision: its transition ended, the run did so first, or its realised gain is known."""
 
     step: int

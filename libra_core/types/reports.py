@@ -202,7 +202,7 @@ class PublicationReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimeAccount:
+class TimeBreakdown:
     """Where an iteration's time went: the trainer's parts add up to T_iter, and so do the fleet's."""
 
     trainer_busy_s: float
@@ -319,7 +319,7 @@ class IterationReport:
     """Share of T_train during which the fleet worked too, 0..1."""
     tokens_per_s: float
     """Generated tokens of the batch per second of T_iter."""
-    account: TimeAccount
+    breakdown: TimeBreakdown
     preemptions: int
     """Of all engines in this iteration, those for weight swaps left out."""
     kv_usage_max: float

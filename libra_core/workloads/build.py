@@ -68,7 +68,7 @@ def _parts(config: LibraConfig, model_folder: Path, room: PromptRoom) -> _Parts:
 
 
 def _search_r1(settings: SearchR1Config, model_folder: Path, config: LibraConfig, room: PromptRoom) -> _Parts:
-    from libra_core.workloads.search_r1.drift import Drift
+    from libra_core.workloads.search_r1.drift import QuestionDrift
     from libra_core.workloads.search_r1.environment import SearchEnvironment
     from libra_core.workloads.search_r1.facts import load_world, split_world
     from libra_core.workloads.search_r1.source import SearchPromptSource
@@ -82,7 +82,7 @@ def _search_r1(settings: SearchR1Config, model_folder: Path, config: LibraConfig
         split,
         two_hop_share=settings.two_hop_share,
         seed=config.seed,
-        drift=Drift(settings, config.rollout.groups_per_step),
+        drift=QuestionDrift(settings, config.rollout.groups_per_step),
     )
     environment = SearchEnvironment(codec, world, top_k=settings.top_k, max_passage_tokens=settings.max_passage_tokens)
     return environment, FittingStream(prompts, room)

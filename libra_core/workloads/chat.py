@@ -12,7 +12,7 @@ _PLAIN_ENDS: Final = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class ChatMessage:
     role: str
     content: str
 
@@ -33,7 +33,7 @@ class Chat:
         """Tokens that end a turn of the policy; may be empty for a tokenizer without any."""
         return self._ends
 
-    def prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def prompt(self, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
         """The whole conversation so far, open for the policy to speak."""
         spoken = [token for message in messages for token in self._message(message)]
         return (*spoken, *self._opening())
@@ -50,7 +50,7 @@ class Chat:
         own = turn[:-1] if turn and turn[-1] in self._ends else turn
         return self._codec.decode(own)
 
-    def _message(self, message: Message) -> tuple[int, ...]:
+    def _message(self, message: ChatMessage) -> tuple[int, ...]:
         if self._markers is None:
             return self._plain(f"{message.role.capitalize()}: {message.content}\n")
         start, end = self._markers

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Final, Generic, TypeVar
 
 from libra_core.types.trajectory import Prompt
-from libra_core.workloads.chat import Chat, Message
+from libra_core.workloads.chat import Chat, ChatMessage
 from libra_core.workloads.fitting import PromptRoom
 from libra_core.workloads.problem_order import row_at
 
@@ -38,7 +38,7 @@ class EpochSource(ABC, Generic[Row]):
         self._help = help_text
 
     @abstractmethod
-    def messages(self, row: Row) -> Sequence[Message]:
+    def messages(self, row: Row) -> Sequence[ChatMessage]:
         """As the policy sees them."""
 
     @abstractmethod

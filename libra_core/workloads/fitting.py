@@ -10,7 +10,7 @@ from libra_core.errors import ConfigError, PromptError
 from libra_core.ports.environment import PromptSource
 from libra_core.types.trajectory import Prompt
 
-_LOOKS: Final = 16
+_TRIES: Final = 16
 """Prompts of an endless stream that are looked at when a run starts, and places that are tried for one that does not fit."""
 _FAR: Final = 1 << 40
 """Beyond any index that a run asks for itself."""
@@ -69,7 +69,7 @@ class FittingStream:
 
     def census(self) -> tuple[str, ...]:
         """Of the first few."""
-        first = [self._room.checked(prompt) for prompt in itertools.islice(self._source.training(0), _LOOKS)]
+        first = [self._room.checked(prompt) for prompt in itertools.islice(self._source.training(0), _TRIES)]
         return self._room.skipped("training", sum(not self._room.fits(prompt) for prompt in first), len(first))
 
     def training(self, start: int) -> Iterator[Prompt]:
@@ -81,10 +81,10 @@ class FittingStream:
         return tuple(self._room.checked(prompt) for prompt in self._source.heldout(count) if self._room.fits(prompt))
 
     def _another(self, index: int) -> Prompt:
-        for prompt in itertools.islice(self._source.training((index + 1) * _FAR), _LOOKS):
+        for prompt in itertools.islice(self._source.training((index + 1) * _FAR), _TRIES):
             if self._room.fits(prompt):
                 return prompt
         raise PromptError(
-            f"{_LOOKS + 1} prompts in a row leave no room to answer within rollout.max_context_tokens = {self._room.max_tokens}; "
+            f"{_TRIES + 1} prompts in a row leave no room to answer within rollout.max_context_tokens = {self._room.max_tokens}; "
             "raise it, or choose tasks with shorter prompts"
         )

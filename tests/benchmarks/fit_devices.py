@@ -16,7 +16,7 @@ import yaml
 from scipy.optimize import least_squares
 
 from libra_core.config.loading import data_folder
-from libra_core.costs.curves import Curve, multilinear_weights
+from libra_core.costs.curves import KernelCurve, multilinear_weights
 from libra_core.costs.facts import DeviceProfile
 from libra_core.costs.profiles import load_device
 from libra_core.costs.validation.kernel_rows import KernelRows, read_kernels
@@ -40,14 +40,14 @@ KNOTS: dict[str, list[list[float]]] = {
 RIDGE = 0.3
 
 
-def fit_roofline(rows: KernelRows, device: DeviceProfile) -> Curve:
+def fit_roofline(rows: KernelRows, device: DeviceProfile) -> KernelCurve:
     """Launch, efficiencies and power by soft-L1 regression of log-times."""
     rates = rows.rates(device)
     bounds = (np.log([5e-7, 0.02, 0.02, 1.0]), np.log([1e-3, 1.2, 1.2, 4.0]))
 
-    def curve(parameters: np.ndarray) -> Curve:
+    def curve(parameters: np.ndarray) -> KernelCurve:
         launch, compute, memory, power = (float(value) for value in np.exp(parameters))
-        return Curve(launch_s=launch, compute_efficiency=compute, memory_efficiency=memory, power=power)
+        return KernelCurve(launch_s=launch, compute_efficiency=compute, memory_efficiency=memory, power=power)
 
     def residuals(parameters: np.ndarray) -> np.ndarray:
         return np.log(curve(parameters).roofline(rows.flops, rows.moved, rates) / rows.measured_s)
@@ -56,7 +56,7 @@ def fit_roofline(rows: KernelRows, device: DeviceProfile) -> Curve:
     return curve(least_squares(residuals, start, loss="soft_l1", f_scale=0.1, bounds=bounds).x)
 
 
-def fit_table(base: Curve, rows: KernelRows, device: DeviceProfile) -> Curve:
+def fit_table(base: KernelCurve, rows: KernelRows, device: DeviceProfile) -> KernelCurve:
     """Ridge regression of what the roofline leaves, over the hat functions of the knots, re-weighted once against outliers."""
     knots = KNOTS[rows.curve]
     weights = multilinear_weights(knots, rows.at)
@@ -67,7 +67,7 @@ def fit_table(base: Curve, rows: KernelRows, device: DeviceProfile) -> Curve:
         table = np.linalg.solve(normal, weights.T @ (trust * rest))
         trust = 1 / np.maximum(np.abs(rest - weights @ table), 0.05)
         trust /= trust.mean()
-    return Curve(
+    return KernelCurve(
         launch_s=base.launch_s,
         compute_efficiency=base.compute_efficiency,
         memory_efficiency=base.memory_efficiency,
@@ -77,12 +77,12 @@ def fit_table(base: Curve, rows: KernelRows, device: DeviceProfile) -> Curve:
     )
 
 
-def errors(curve: Curve, rows: KernelRows, device: DeviceProfile) -> np.ndarray:
+def errors(curve: KernelCurve, rows: KernelRows, device: DeviceProfile) -> np.ndarray:
     forecast = curve.seconds(flops=rows.flops, moved=rows.moved, rates=rows.rates(device), at=rows.at)
     return np.abs(forecast / rows.measured_s - 1)
 
 
-def as_yaml(curve: Curve, error: float, source: str) -> dict[str, Any]:
+def as_yaml(curve: KernelCurve, error: float, source: str) -> dict[str, Any]:
     return {
         "grounding": "measured",
         "source": source,

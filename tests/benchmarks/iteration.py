@@ -28,7 +28,7 @@ import psutil
 from libra_core import assembly
 from libra_core.config import LibraConfig
 from libra_core.config.loading import process_environment, validate_config
-from libra_core.runtime.driver.session import Connection
+from libra_core.runtime.driver.session import SessionClients
 from libra_core.types.reports import IterationReport
 
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
@@ -126,7 +126,7 @@ def config_of(variant: str, seed: int, root: Path, steps: int) -> LibraConfig:
     return validate_config({"seed": seed, **values})
 
 
-def _iterate(connection: Connection, step: int) -> IterationReport:
+def _iterate(connection: SessionClients, step: int) -> IterationReport:
     rollout = connection.rollout.take_batch(step)
     reward = connection.reward.score(rollout.batch_id)
     update = connection.trainer.update(rollout.batch_id, rollout.policy_version)
@@ -165,16 +165,16 @@ def _by_repetition(runs: list[Run]) -> dict[str, list[float]]:
 def parts_error(report: IterationReport) -> float:
     """Share of T_iter that the trainer's parts, or the fleet's, miss it by. What one part claims too much, another, computed as
     the rest, shows as negative time: that counts too."""
-    account = asdict(report.account)
+    breakdown = asdict(report.breakdown)
     errors_s = [0.0]
     for side, names in (("trainer", TRAINER_PARTS), ("fleet", FLEET_PARTS)):
-        parts = [account[f"{side}_{name}_s"] for name in names]
+        parts = [breakdown[f"{side}_{name}_s"] for name in names]
         errors_s += [abs(sum(parts) - report.t_iter_s), -min(parts)]
     return round(max(errors_s) / report.t_iter_s, 6)
 
 
 def _decomposition(reports: list[IterationReport]) -> dict[str, float]:
-    accounts = [asdict(report.account) for report in reports]
+    breakdowns = [asdict(report.breakdown) for report in reports]
     facts = {
         "t_iter_s": fmean(report.t_iter_s for report in reports),
         "staleness_mean": fmean(report.rollout.staleness_mean for report in reports),
@@ -187,7 +187,7 @@ def _decomposition(reports: list[IterationReport]) -> dict[str, float]:
         "reprefilled_tokens": fmean(report.rollout.reprefilled_tokens for report in reports),
         "queued": fmean(report.queued for report in reports),
     }
-    facts |= {name: fmean(account[name] for account in accounts) for name in accounts[0]}
+    facts |= {name: fmean(breakdown[name] for breakdown in breakdowns) for name in breakdowns[0]}
     return {name: round(value, 4) for name, value in facts.items()}
 
 

@@ -15,11 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from libra_core.config import load_config
-from libra_core.planning.decision import PastLooks, ReplanPolicy
+from libra_core.planning.decision import PastComparisons, ReplanPolicy
 from libra_core.planning.experience import CostBook, ErrorBook
 from libra_core.planning.joint_search import plan_resources
 from libra_core.planning.loading import load_problem
-from libra_core.planning.proposals import Standing, choose, propose
+from libra_core.planning.proposals import ReplanFacts, choose, propose
 from libra_core.types.transition import Tier, TransitionCost
 
 CONFIG = Path(__file__).parents[2] / "configs" / "experiment" / "r2e_gym_48gpu.yaml"
@@ -37,12 +37,12 @@ def main() -> None:
     books = CostBook(priors=dict.fromkeys(Tier, TransitionCost(start_s=30.0)))
     seconds: list[float] = []
     compared = 0
-    for number in range(options.looks):
+    for number in range(options.rounds):
         started_s = time.process_time()
-        looks = propose(problem, current, Standing(step=20 * number, steps_left=1000, costs=books, errors=ErrorBook()))
-        choose(looks, ReplanPolicy(), PastLooks())
+        rounds = propose(problem, current, ReplanFacts(step=20 * number, steps_left=1000, costs=books, errors=ErrorBook()))
+        choose(rounds, ReplanPolicy(), PastComparisons())
         seconds.append(time.process_time() - started_s)
-        compared = len(looks)
+        compared = len(rounds)
     answer = {
         "decision_cpu_s": round(max(seconds[1:] or seconds), 3),
         "first_decision_cpu_s": round(seconds[0], 3),

@@ -22,7 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from libra_core.planning.transition import transition
-from libra_core.runtime.driver.session import Connection
+from libra_core.runtime.driver.session import SessionClients
 from libra_core.types.plan import Plan, RolloutLayout
 from tests.integration.sessions import iterate, own_processes, random_policy, session, small_config
 
@@ -32,7 +32,7 @@ DEADLINE_S = 400.0
 class Steps:
     """Iterations of one session, one after another."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: SessionClients) -> None:
         self.connection = connection
         self.done = 0
 

@@ -12,7 +12,7 @@ from libra_core import assembly
 from libra_core.config import LibraConfig
 from libra_core.config.loading import validate_config
 from libra_core.config.model import TinyPolicyConfig
-from libra_core.runtime.driver.session import Connection
+from libra_core.runtime.driver.session import SessionClients
 from libra_core.types.reports import IterationReport, PublicationReport, RolloutReport, UpdateReport
 
 
@@ -44,7 +44,7 @@ def small_config(model: Path, root: Path, **sections: dict[str, Any]) -> LibraCo
 
 
 @contextmanager
-def session(config: LibraConfig, run_dir: Path) -> Iterator[Connection]:
+def session(config: LibraConfig, run_dir: Path) -> Iterator[SessionClients]:
     run_dir.mkdir(parents=True, exist_ok=True)
     reference = assembly.open_session(config, run_dir, lambda _what, _share: None)
     try:
@@ -53,7 +53,7 @@ def session(config: LibraConfig, run_dir: Path) -> Iterator[Connection]:
         assembly.close_session(reference)
 
 
-def iterate(connection: Connection, step: int) -> tuple[RolloutReport, UpdateReport, PublicationReport]:
+def iterate(connection: SessionClients, step: int) -> tuple[RolloutReport, UpdateReport, PublicationReport]:
     """One iteration without Prefect. The rewards of babble are all 0, so the update is skipped but counted."""
     rollout = connection.rollout.take_batch(step)
     connection.reward.score(rollout.batch_id)
@@ -67,11 +67,11 @@ def reports_of(config: LibraConfig, run_dir: Path, steps: int) -> list[Iteration
     with session(config, run_dir) as connection:
         for step in range(steps):
             reports.append(reported(connection, step))
-        connection.rollout.settle_publication()
+        connection.rollout.finish_publication()
     return reports
 
 
-def reported(connection: Connection, step: int) -> IterationReport:
+def reported(connection: SessionClients, step: int) -> IterationReport:
     """One iteration with its account, published as a run does it."""
     rollout = connection.rollout.take_batch(step)
     reward = connection.reward.score(rollout.batch_id)
@@ -93,7 +93,7 @@ def own_processes(title: str) -> list[psutil.Process]:
 
 
 def run_until(
-    connection: Connection, step: int, done: Callable[[], Any], within_s: float = 240.0
+    connection: SessionClients, step: int, done: Callable[[], Any], within_s: float = 240.0
 ) -> tuple[int, list[UpdateReport]]:
     """Iterations go on while something happens in the background."""
     updates: list[UpdateReport] = []

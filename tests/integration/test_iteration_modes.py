@@ -92,9 +92,9 @@ def test_parts_of_the_account_add_up_and_none_is_negative(
     synchronous: list[IterationReport], streamed: list[IterationReport]
 ) -> None:
     for report in [*synchronous, *streamed]:
-        account = asdict(report.account)
+        breakdown = asdict(report.breakdown)
         for side in ("trainer", "fleet"):
-            parts = [seconds for name, seconds in account.items() if name.startswith(side)]
+            parts = [seconds for name, seconds in breakdown.items() if name.startswith(side)]
             assert sum(parts) == pytest.approx(report.t_iter_s, rel=0.02)
-            assert min(parts) > -0.02 * report.t_iter_s, account
-        assert account["trainer_busy_s"] > 0.5 * report.update.duration_s
+            assert min(parts) > -0.02 * report.t_iter_s, breakdown
+        assert breakdown["trainer_busy_s"] > 0.5 * report.update.duration_s

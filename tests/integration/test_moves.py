@@ -22,7 +22,7 @@ from libra_core.runtime.base import ray_cluster
 from libra_core.runtime.base.remains import shared_memory, temp_folder
 from libra_core.runtime.cluster.controller import ClusterControllerActor, StartedEngine
 from libra_core.runtime.rollout.agent_loop import AgentLoop, AgentTools
-from libra_core.runtime.rollout.fleet_manager import FleetKeeper
+from libra_core.runtime.rollout.fleet_manager import FleetManager
 from libra_core.runtime.rollout.kv_moves import no_offer, offers_of
 from libra_core.runtime.rollout.router import FleetRouter
 from libra_core.runtime.rollout.weights import PublicationOrder
@@ -143,28 +143,28 @@ def prompts() -> list[Prompt]:
 async def run_all(
     world: World,
     router: FleetRouter,
-    during: Callable[[FleetKeeper], Any] | None = None,
+    during: Callable[[FleetManager], Any] | None = None,
     *,
     version: int,
     hand_over: bool = False,
-) -> tuple[list[Trajectory], FleetKeeper]:
+) -> tuple[list[Trajectory], FleetManager]:
     tasks: set[asyncio.Task[None]] = set()
 
     def spawn(work: Any) -> None:
         tasks.add(asyncio.get_running_loop().create_task(work))
 
-    keeper = FleetKeeper(world.config, world.controller, spawn, lambda *_: None, router)
-    keeper.start_with(world.engines)
-    await keeper.publish(PublicationOrder(version=PolicyVersion(version), source=world.weights))
+    manager = FleetManager(world.config, world.controller, spawn, lambda *_: None, router)
+    manager.start_with(world.engines)
+    await manager.publish(PublicationOrder(version=PolicyVersion(version), source=world.weights))
     tools = AgentTools(
         environment=EveryTurnCalls(),
-        bind=keeper.fleet.bind,
-        foresee=keeper.fleet.foresee,
-        generate=keeper.fleet.generate,
-        release=keeper.fleet.release,
+        bind=manager.fleet.bind,
+        foresee=manager.fleet.foresee,
+        generate=manager.fleet.generate,
+        release=manager.fleet.release,
         watch=router,
         record=lambda *_: None,
-        offer=offers_of(world.config.rollout, keeper.fleet) if hand_over else no_offer,
+        offer=offers_of(world.config.rollout, manager.fleet) if hand_over else no_offer,
     )
     greedy = world.config.rollout.model_copy(update={"temperature": 0.0})
     loops = [
@@ -179,11 +179,11 @@ async def run_all(
         ).run()
         for number, prompt in enumerate(prompts())
     ]
-    side = [during(keeper)] if during else []
+    side = [during(manager)] if during else []
     trajectories, *_ = await asyncio.gather(asyncio.gather(*loops), *side)
     if tasks:
         await asyncio.wait(tasks, timeout=240)
-    return list(trajectories), keeper
+    return list(trajectories), manager
 
 
 @pytest.fixture(scope="module")
@@ -241,9 +241,9 @@ def test_forced_moves_change_no_token(world: World, stayed: list[Trajectory], ha
 def test_versions_survive_a_publication_between_moves(
     world: World, stayed: list[Trajectory], hand_over: bool, version: int
 ) -> None:
-    async def publish(keeper: FleetKeeper) -> None:
+    async def publish(manager: FleetManager) -> None:
         await asyncio.sleep(2.5 * TOOL_S)
-        await keeper.publish(PublicationOrder(version=PolicyVersion(version + 1), source=world.weights))
+        await manager.publish(PublicationOrder(version=PolicyVersion(version + 1), source=world.weights))
 
     moved, _ = asyncio.run(run_all(world, router_of(world, Forced), publish, version=version, hand_over=hand_over))
     require_same(moved, stayed)
@@ -264,9 +264,9 @@ def test_an_engine_killed_during_a_move_loses_nothing(world: World, stayed: list
             asyncio.get_running_loop().call_later(0.01, lambda: ray.kill(victim.handle, no_restart=True))
 
     router.on_target = kill
-    moved, keeper = asyncio.run(run_all(world, router, version=8, hand_over=True))
+    moved, manager = asyncio.run(run_all(world, router, version=8, hand_over=True))
     assert killed
     require_same(moved, stayed)
-    names = {member.engine_id for member in keeper.members()}
+    names = {member.engine_id for member in manager.members()}
     assert victim.engine_id not in names
     assert len(names) == 3, "a replacement has joined"

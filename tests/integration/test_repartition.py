@@ -11,7 +11,7 @@ import pytest
 
 from libra_core.config import LibraConfig
 from libra_core.planning.transition import transition
-from libra_core.runtime.driver.session import Connection
+from libra_core.runtime.driver.session import SessionClients
 from libra_core.types.decision import Decision, Verdict
 from libra_core.types.plan import Plan, RolloutLayout
 from libra_core.types.reports import IterationReport
@@ -44,7 +44,7 @@ def divided(model: Path, root: Path) -> LibraConfig:
 class Run:
     """A session and the number of its next step."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: SessionClients) -> None:
         self.connection, self.step = connection, 0
 
     def iterate(self) -> IterationReport:
@@ -72,12 +72,12 @@ class Run:
         """A look at the plan after two steps, and the steps until what it began has ended."""
         planner, end_s = self.connection.planner, time.monotonic() + within_s
         for _ in range(2):
-            planner.settle(self.iterate())
+            planner.resolve(self.iterate())
         decision = decide(planner.decide(planner.propose(planner.profile(self.step - 1))))
         planner.apply(decision)
-        while not (settled := planner.settle(self.iterate())):
+        while not (resolved := planner.resolve(self.iterate())):
             assert time.monotonic() < end_s, f"not done after {within_s:.0f} s and {self.step} steps"
-        return decision, settled[0].outcome
+        return decision, resolved[0].outcome
 
 
 @contextmanager

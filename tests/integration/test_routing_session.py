@@ -8,7 +8,7 @@ import pytest
 from libra_core.config import LibraConfig
 from libra_core.config.loading import validate_config
 from libra_core.routing.tree_file import load_tree
-from libra_core.runtime.driver.session import Connection
+from libra_core.runtime.driver.session import SessionClients
 from libra_core.runtime.rollout.router import tree_path
 from libra_core.tracking.metrics import iteration_metrics
 from tests.integration.sessions import session
@@ -40,7 +40,7 @@ def config_of(root: Path, kv_transfer: str = "off", **run: Any) -> LibraConfig:
     )
 
 
-def run_step(connection: Connection, step: int) -> dict[str, float]:
+def run_step(connection: SessionClients, step: int) -> dict[str, float]:
     rollout = connection.rollout.take_batch(step)
     reward = connection.reward.score(rollout.batch_id)
     update = connection.trainer.update(rollout.batch_id, rollout.policy_version)

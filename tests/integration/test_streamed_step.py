@@ -220,7 +220,7 @@ def test_looking_at_the_trainer_does_not_disturb_an_open_step(
 ) -> None:
     first, second = ("update", batch), training_batch(step=1)
     parts = add(singles(second))
-    looks = [
+    comparisons = [
         ("score_tokens", batch.sequences[0].token_ids),
         ("save", str(tmp_path / "c")),
         ("export_file", str(tmp_path / "w.safetensors")),
@@ -228,7 +228,7 @@ def test_looking_at_the_trainer_does_not_disturb_an_open_step(
     ]
     straight = pool.run(play, spec(model, shape), first, begin(second), *parts, ("finish_step",), ("digest",))
     watched = pool.run(
-        play, spec(model, shape), first, begin(second), *parts[:3], *looks, *parts[3:], ("finish_step",), ("digest",)
+        play, spec(model, shape), first, begin(second), *parts[:3], *comparisons, *parts[3:], ("finish_step",), ("digest",)
     )
     resumed = pool.run(
         play, spec(model, shape), ("load", str(tmp_path / "c")), begin(second), *parts, ("finish_step",), ("digest",)

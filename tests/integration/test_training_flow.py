@@ -15,7 +15,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.testing.utilities import prefect_test_harness
 
 from flows.parameters import TrainParameters
-from flows.replanning import ask_for_look
+from flows.replanning import ask_for_replanning
 from flows.stopping import ask_to_stop
 from flows.training import train
 from libra_core.config import LibraConfig
@@ -26,7 +26,7 @@ from libra_core.tracking.run_folder import read_journal, update_journal
 from libra_core.tracking.run_owner import owned
 from libra_core.tracking.summary import RunSummary
 from libra_core.types.session import SessionRef
-from support.plan_keeper import FakePlanKeeper
+from support.plan_manager import FakePlanManager
 from support.session import FakeBackend
 from tasks.connection import using
 
@@ -162,7 +162,7 @@ def test_run_without_mlflow_keeps_its_folder(training: Training) -> None:
 
 
 def test_looks_at_the_plan_are_subflows_and_in_ledger_mlflow_and_pages(training: Training) -> None:
-    backend = FakeBackend(planner=FakePlanKeeper(forecasts={0: 5.0, 1: 19.9, 2: 10.0}, unmeasured=frozenset({0})))
+    backend = FakeBackend(planner=FakePlanManager(forecasts={0: 5.0, 1: 19.9, 2: 10.0}, unmeasured=frozenset({0})))
     summary = training(backend)
     run_dir = Path(summary.run_dir)
     rows = read_decisions(run_dir)
@@ -180,16 +180,16 @@ def test_looks_at_the_plan_are_subflows_and_in_ledger_mlflow_and_pages(training:
     client = MlflowClient(tracking_uri=read_journal(run_dir).mlflow_uri)
     assert {"decisions.json", "decisions.jsonl"} <= {item.path for item in client.list_artifacts(mlflow_run.info.run_id)}
 
-    looks = _flow_runs(lambda run: run.name.startswith(f"{run_dir.name}/plan-"))
-    assert sorted(run.name for run in looks) == [f"{run_dir.name}/plan-{step:05d}" for step in (0, 1, 2)]
+    comparisons = _flow_runs(lambda run: run.name.startswith(f"{run_dir.name}/plan-"))
+    assert sorted(run.name for run in comparisons) == [f"{run_dir.name}/plan-{step:05d}" for step in (0, 1, 2)]
     with get_client(sync_client=True) as client:
         pages = [page for page in client.read_artifacts(limit=200) if page.key == "plan-decision"]
     assert any("**step 2: switch to dp 2" in str(page.data) for page in pages)
 
 
 def test_a_look_asked_for_from_outside_is_made_after_the_next_iteration(training: Training) -> None:
-    keeper = FakePlanKeeper(forecasts={})
-    backend = FakeBackend(planner=keeper)
+    manager = FakePlanManager(forecasts={})
+    backend = FakeBackend(planner=manager)
     taking = backend.taken
 
     class AsksAtTwo(list[int]):
@@ -198,11 +198,11 @@ def test_a_look_asked_for_from_outside_is_made_after_the_next_iteration(training
         def append(self, step: int) -> None:
             super().append(step)
             if step == 2:
-                ask_for_look(training.run_folder())
+                ask_for_replanning(training.run_folder())
 
     backend.taken = AsksAtTwo(taking)
     run_dir = Path(training(backend).run_dir)
-    assert keeper.asked == [2]
+    assert manager.asked == [2]
     assert [row["step"] for row in read_decisions(run_dir)] == [2]
 
 

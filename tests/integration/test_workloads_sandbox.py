@@ -21,7 +21,7 @@ from libra_core.workloads.sandbox import local, process
 from libra_core.workloads.sandbox.host import SandboxHost
 from libra_core.workloads.sandbox.isolation import Isolation, Launch
 from libra_core.workloads.sandbox.local import find_isolation
-from libra_core.workloads.sandbox.types import Outcome, SandboxCommand, SandboxResult
+from libra_core.workloads.sandbox.types import CommandOutcome, SandboxCommand, SandboxResult
 from libra_core.workloads.work_clock import WorkClock
 from support.sandboxes import LIMITS, MIB, Trial, marked_processes
 
@@ -90,7 +90,7 @@ def test_fork_bomb_is_contained(trial: Trial) -> None:
 
 def test_endless_output_is_cut_and_ended(trial: Trial) -> None:
     result = trial.run("yes libra")
-    assert (result.outcome, result.status) == (Outcome.OUTPUT, ToolStatus.ERROR)
+    assert (result.outcome, result.status) == (CommandOutcome.OUTPUT, ToolStatus.ERROR)
     assert len(result.output) == LIMITS.output_bytes
     _nothing_left(trial)
 
@@ -105,14 +105,14 @@ def test_ten_gigabytes_at_once_are_refused(trial: Trial) -> None:
 def test_memory_of_all_processes_together_is_limited(trial: Trial) -> None:
     hog = f"{PYTHON} -c 'import time; x = bytearray(60 * 2**20); time.sleep(30)'"
     result = trial.run(f"for i in 1 2 3 4; do {hog} & done; wait", memory_bytes=128 * MIB, wall_s=25.0)
-    assert (result.outcome, result.status) == (Outcome.MEMORY, ToolStatus.ERROR)
+    assert (result.outcome, result.status) == (CommandOutcome.MEMORY, ToolStatus.ERROR)
     _nothing_left(trial)
 
 
 def test_processor_time_of_all_processes_together_is_limited(trial: Trial) -> None:
     spin = "while :; do :; done"
     result = trial.run(f"({spin}) & ({spin}) & wait", cpu_s=1.0, wall_s=60.0)
-    assert (result.outcome, result.status) == (Outcome.CPU, ToolStatus.ERROR)
+    assert (result.outcome, result.status) == (CommandOutcome.CPU, ToolStatus.ERROR)
     _nothing_left(trial)
 
 
@@ -235,7 +235,7 @@ def test_a_tree_deeper_than_a_path_can_be_long_is_removed(trial: Trial) -> None:
 
 def test_nothing_is_hidden_from_the_disk_limit_by_depth(trial: Trial) -> None:
     nest = "import os, time\nfor _ in range(3000): os.mkdir('deep'); os.chdir('deep')\ntime.sleep(30)"
-    assert trial.run(f'{PYTHON} -c "{nest}"').outcome is Outcome.DISK
+    assert trial.run(f'{PYTHON} -c "{nest}"').outcome is CommandOutcome.DISK
     _nothing_left(trial)
 
 
@@ -248,7 +248,7 @@ def test_a_large_file_is_refused(trial: Trial) -> None:
 def test_many_files_end_at_the_disk_limit(trial: Trial) -> None:
     script = "i=0; while :; do i=$((i+1)); head -c 4000000 /dev/zero > f$i || sleep 0.1; sleep 0.02; done"
     result = trial.run(script, wall_s=60.0)
-    assert (result.outcome, result.status) == (Outcome.DISK, ToolStatus.ERROR)
+    assert (result.outcome, result.status) == (CommandOutcome.DISK, ToolStatus.ERROR)
     _nothing_left(trial)
 
 
@@ -353,11 +353,11 @@ def test_a_host_that_isolates_nothing_is_refused_unless_told(monkeypatch: pytest
 
 def test_without_isolation_limits_still_hold() -> None:
     trial = Trial(isolation=Isolation.UNSAFE)
-    limited: list[tuple[Callable[[], SandboxResult], Outcome]] = [
-        (lambda: trial.run("sleep 300", wall_s=0.5), Outcome.TIMEOUT),
-        (lambda: trial.run("yes"), Outcome.OUTPUT),
-        (lambda: trial.run("for i in $(seq 40); do sleep 5 & done; wait", processes=8), Outcome.PROCESSES),
-        (lambda: trial.run("setsid sleep 300 & echo left"), Outcome.EXITED),
+    limited: list[tuple[Callable[[], SandboxResult], CommandOutcome]] = [
+        (lambda: trial.run("sleep 300", wall_s=0.5), CommandOutcome.TIMEOUT),
+        (lambda: trial.run("yes"), CommandOutcome.OUTPUT),
+        (lambda: trial.run("for i in $(seq 40); do sleep 5 & done; wait", processes=8), CommandOutcome.PROCESSES),
+        (lambda: trial.run("setsid sleep 300 & echo left"), CommandOutcome.EXITED),
     ]
     for attempt, outcome in limited:
         assert attempt().outcome is outcome

@@ -6,13 +6,13 @@ import pytest
 
 from libra_core.simulation.study.config import load_study, load_systems
 from libra_core.simulation.study.run import run_system
-from libra_core.simulation.study.summary import RunSummary
+from libra_core.simulation.study.summary import SimulatedSummary
 from libra_core.simulation.workload.laws import load_law
 
 STUDY = Path("configs/study/48gpu.yaml")
 
 
-def shares(summary: RunSummary) -> tuple[float, float]:
+def shares(summary: SimulatedSummary) -> tuple[float, float]:
     """Of the trainer's time and of the fleet's."""
     trainer = summary.trainer_busy + summary.trainer_waits_groups + summary.trainer_waits_age + summary.trainer_blocked
     fleet = summary.fleet_decode + summary.fleet_prefill + summary.fleet_reprefill

@@ -1,6 +1,6 @@
 """Plans, forecasts and looks as values, for tests of the replanning rule."""
 
-from libra_core.planning.decision import Look
+from libra_core.planning.decision import PlanComparison
 from libra_core.types.forecast import Candidate, Forecast, Mode, Term, Terms
 from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
 from libra_core.types.transition import TransitionCost
@@ -35,6 +35,8 @@ def candidate(of: Plan, t_iter_s: float, *, binding: Term = Term.TRAINER, others
     return Candidate(mode=Mode.ASYNCHRONOUS, streamed=True, plan=of, slots_per_engine=((1, 4),), forecast=forecast)
 
 
-def look(current: Candidate, other: Candidate, *, step: int = 100, steps_left: int = 10_000, cost_s: float = 60.0) -> Look:
+def comparison(
+    current: Candidate, other: Candidate, *, step: int = 100, steps_left: int = 10_000, cost_s: float = 60.0
+) -> PlanComparison:
     cost = TransitionCost(drain_s=cost_s / 2, start_s=cost_s / 2)
-    return Look(step=step, steps_left=steps_left, current=current, candidate=other, cost=cost, forecast_error=0.08)
+    return PlanComparison(step=step, steps_left=steps_left, current=current, candidate=other, cost=cost, forecast_error=0.08)

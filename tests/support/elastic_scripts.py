@@ -145,11 +145,11 @@ def _core_step(trainer: Any, step: int, run: tuple[SampleBook, str, CoreScript, 
         slot = CORE if replica < world.dp_size else sorted(active)[replica - world.dp_size]
         book.lease(samples, Lease(step=step, slot=slot, epoch=active.get(slot, 0)))
     _hold(exchange, step, script, hybrids)
-    if script.retrain and trainer.settle_step():
+    if script.retrain and trainer.resolve_step():
         given = _train_again(trainer, step, book, numbers)
     report = trainer.finish_step()
     last = exchange.last
-    back = book.settle(step, last.counted)
+    back = book.take_back(step, last.counted)
     assert sorted(back) == ([] if script.retrain else sorted(numbers[index] for index in last.lost_sequences))
     return StepRecord(
         counted=tuple(sorted(last.counted)),

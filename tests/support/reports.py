@@ -9,7 +9,7 @@ from libra_core.types.reports import (
     PublicationReport,
     RewardReport,
     RolloutReport,
-    TimeAccount,
+    TimeBreakdown,
     UpdateReport,
 )
 
@@ -99,7 +99,7 @@ def publication_report(version: int = 1, **changes: Any) -> PublicationReport:
     return PublicationReport(**(values | changes))
 
 
-def time_account(**changes: float) -> TimeAccount:
+def time_breakdown(**changes: float) -> TimeBreakdown:
     values = {
         "trainer_busy_s": 0.8,
         "trainer_waits_groups_s": 0.9,
@@ -111,7 +111,7 @@ def time_account(**changes: float) -> TimeAccount:
         "fleet_paused_s": 0.04,
         "fleet_starved_s": 0.26,
     }
-    return TimeAccount(**(values | changes))
+    return TimeBreakdown(**(values | changes))
 
 
 def iteration_report(step: int = 0, **changes: Any) -> IterationReport:
@@ -126,7 +126,7 @@ def iteration_report(step: int = 0, **changes: Any) -> IterationReport:
         "t_train_s": 0.8,
         "overlap_fraction": 0.75,
         "tokens_per_s": 200.0,
-        "account": time_account(),
+        "breakdown": time_breakdown(),
         "preemptions": 0,
         "kv_usage_max": 0.3,
         "queued": 0,

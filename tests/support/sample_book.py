@@ -40,7 +40,7 @@ class SampleBook:
         """What a lost replica held waits again, in time to be leased to the core in the same step."""
         return self._wait_again(sample for sample, lease in self.leased.items() if (lease.step, lease.slot) == (step, slot))
 
-    def settle(self, step: int, counted: Mapping[int, int]) -> tuple[int, ...]:
+    def resolve(self, step: int, counted: Mapping[int, int]) -> tuple[int, ...]:
         """Close a step whose gradient holds the core's samples and those of `counted`, slot to epoch.
 
         What others hold of this step goes back to the front of the queue and is returned. Settling a step again changes nothing.

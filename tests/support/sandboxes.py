@@ -49,11 +49,11 @@ class Trial:
             async with asyncio.timeout(timeout_s):
                 return await sandbox.run(command)
         finally:
-            await self._settle()
+            await self._release()
             await sandbox.close()
             self.folder_left = sandbox.home.exists()
 
-    async def _settle(self) -> None:
+    async def _release(self) -> None:
         """After a cancelled call the sandbox is taken down in the background."""
         for _ in range(100):
             self.left = marked_processes(self.mark)

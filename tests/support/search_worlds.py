@@ -6,7 +6,7 @@ from libra_core.types.ids import GroupId, PolicyVersion, PromptId, TrajectoryId
 from libra_core.types.trajectory import FinishReason, Prompt, Trajectory, VersionSegment
 from libra_core.workloads.search_r1 import tags
 from libra_core.workloads.search_r1.environment import SearchEnvironment
-from libra_core.workloads.search_r1.facts import Country, World
+from libra_core.workloads.search_r1.facts import Country, FactWorld
 from libra_core.workloads.text_codec import TextCodec
 
 KENYA = Country(
@@ -16,7 +16,7 @@ GUINEA = Country(name="Guinea", continent="Africa", capital="Conakry", currency=
 GUINEA_BISSAU = Country(
     name="Guinea-Bissau", continent="Africa", capital="Bissau", currency="CFA Franc BCEAO", population="2 million"
 )
-WORLD = World(countries=(KENYA, GUINEA, GUINEA_BISSAU))
+WORLD = FactWorld(countries=(KENYA, GUINEA, GUINEA_BISSAU))
 
 
 def byte_tokenizer() -> Tokenizer:

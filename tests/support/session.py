@@ -22,7 +22,7 @@ from libra_core.types.reports import (
 from libra_core.types.session import SessionRef
 from libra_core.types.trace import TraceSpan
 from support.reports import iteration_report, publication_report, reward_report, rollout_report, update_report
-from tasks.connection import PlanKeeper
+from tasks.connection import PlanManager
 
 
 @dataclass(kw_only=True)
@@ -39,9 +39,9 @@ class FakeBackend:
     updates: list[str] = field(default_factory=list)
     published: list[int] = field(default_factory=list)
     checkpoints: list[int] = field(default_factory=list)
-    settled: list[int] = field(default_factory=list)
+    resolved: list[int] = field(default_factory=list)
     """Checkpoints there were each time a publication was settled."""
-    planner: PlanKeeper | None = None
+    planner: PlanManager | None = None
 
     def open_session(self, config: LibraConfig, run_dir: Path, report: Callable[[str, float], None]) -> SessionRef:
         if self.open_failure is not None:
@@ -89,8 +89,8 @@ class FakeConnection:
 
     begin_publication = publish
 
-    def settle_publication(self) -> None:
-        self.backend.settled.append(len(self.backend.checkpoints))
+    def finish_publication(self) -> None:
+        self.backend.resolved.append(len(self.backend.checkpoints))
 
     def iteration_report(
         self, step: int, rollout: RolloutReport, reward: RewardReport, update: UpdateReport, publication: PublicationReport
@@ -137,7 +137,7 @@ class FakeConnection:
         return TrajectoryAudit(taken=8 * len(self.backend.taken), trained=8 * len(self.backend.taken))
 
     @property
-    def planner(self) -> PlanKeeper | None:
+    def planner(self) -> PlanManager | None:
         return self.backend.planner
 
     def evaluate_heldout(self) -> dict[str, float]:

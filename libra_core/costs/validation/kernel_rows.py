@@ -76,7 +76,7 @@ def read_kernels(folder: Path, device: str) -> Iterator[KernelRows]:
         ConfigError: when there is no table, or none of this device.
     """
     others: set[str] = set()
-    found = False
+    has_rows = False
     for name, reader in _READERS.items():
         for file in sorted(folder.rglob(f"{name}.parquet")):
             table = _table(file)
@@ -85,14 +85,14 @@ def read_kernels(folder: Path, device: str) -> Iterator[KernelRows]:
             own = np.array([device.lower() in str(value).lower() for value in table["device"]])
             others.update(str(value) for value in np.unique(table["device"][~own].astype(str)))
             if own.any():
-                found = True
+                has_rows = True
                 try:
                     yield from reader(_where(table, own))
                 except KeyError as missing:
                     raise ConfigError(f"{file} lacks the column or value {missing}; it is no table of {name}") from None
-    if not found and others:
+    if not has_rows and others:
         raise ConfigError(f"{folder} was measured on {', '.join(sorted(others))}, not on {device}")
-    if not found:
+    if not has_rows:
         raise ConfigError(f"{folder} holds none of {', '.join(f'{name}.parquet' for name in _READERS)}")
 
 

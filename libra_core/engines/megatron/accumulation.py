@@ -15,7 +15,7 @@ from libra_core.engines.megatron.micro_batch import MicroBatch, build_micro_batc
 from libra_core.engines.megatron.model import TrainedModel
 from libra_core.engines.megatron.spec import TrainerSpec
 from libra_core.engines.megatron.step import LossInputs, StepSums, forward_backward, reduce_gradients, score
-from libra_core.engines.megatron.world import World
+from libra_core.engines.megatron.world import MegatronWorld
 from libra_core.errors import NumericsError
 from libra_core.types.batch import AccumulationReport, TrainingSequence
 from libra_core.types.ids import BatchId, PolicyVersion
@@ -39,7 +39,7 @@ class OpenStep:
     """By replica, numbers of its sequences in the order of accumulation; the same on every rank."""
     trained: set[int]
     """Replicas whose gradients are in the step: all, but for hybrid ones that did not contribute."""
-    settled: bool = False
+    collected: bool = False
     """Hybrid replicas have contributed or are dropped; what is added from now on is for the core alone."""
     sums: StepSums = field(default_factory=StepSums)
     micro_batches: int = 0
@@ -62,7 +62,7 @@ class Accumulator:
     """Runs steps on a rank's model. Holds no state of its own; at most one `OpenStep` may be in use, the one opened last."""
 
     spec: TrainerSpec
-    world: World
+    world: MegatronWorld
     model: TrainedModel
     reference: torch.nn.Module | None
     exchange: CoreExchange | None = None
@@ -122,12 +122,12 @@ class Accumulator:
             duration_s=end - start,
         )
 
-    def settle(self, step: OpenStep) -> tuple[int, ...]:
+    def collect_hybrids(self, step: OpenStep) -> tuple[int, ...]:
         """Collect what hybrid replicas contribute; numbers of the sequences that are lost with one. Collective, once per step."""
-        if self.exchange is None or step.settled:
+        if self.exchange is None or step.collected:
             return ()
         self.exchange.collect(step)
-        step.settled = True
+        step.collected = True
         return self.exchange.last.lost_sequences
 
     def finish(self, step: OpenStep, *, learning_rate: float) -> UpdateReport:
@@ -137,7 +137,7 @@ class Accumulator:
             NumericsError: on every rank, before anything is changed, when the loss is not finite.
         """
         start = device_time_s(self.world.device)
-        self.settle(step)
+        self.collect_hybrids(step)
         # Of the global loss, so that all ranks raise or none: one that raised alone would leave the others in the reduction below
         # until their collective times out.
         report = self._report(step, learning_rate)
@@ -170,7 +170,7 @@ class Accumulator:
 
     def _take_share(self, step: OpenStep, sequences: Sequence[TrainingSequence]) -> list[TrainingSequence]:
         lengths = [len(sequence.token_ids) for sequence in sequences]
-        replicas = self.world.dp_size if step.settled else len(step.loads)
+        replicas = self.world.dp_size if step.collected else len(step.loads)
         shares = share(lengths, loads=step.loads[:replicas])
         first = sum(len(given) for given in step.given)
         # Every rank books all shares: without a message it then knows what a replica that is lost held, and which number it has.

@@ -16,7 +16,7 @@ from libra_core.engines.checkpoint_files import PARTIAL, PROGRESS, RNG, damage_o
 from libra_core.engines.megatron import shard_writer
 from libra_core.engines.megatron.cpu_shim import repair_distributed_optimizer
 from libra_core.engines.megatron.model import TrainedModel
-from libra_core.engines.megatron.world import World
+from libra_core.engines.megatron.world import MegatronWorld
 from libra_core.errors import CheckpointError
 from libra_core.types.ids import BatchId, PolicyVersion
 from libra_core.types.reports import UpdateReport
@@ -27,7 +27,7 @@ _OPTIMIZER_METADATA = {"distrib_optim_sharding_type": "fully_reshardable"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class PolicyProgress:
     """How far the policy is."""
 
     version: PolicyVersion
@@ -38,7 +38,7 @@ class Progress:
     report: UpdateReport | None = None
 
 
-def save(folder: Path, model: TrainedModel, progress: Progress, extra: Mapping[str, Any], world: World) -> None:
+def save(folder: Path, model: TrainedModel, progress: PolicyProgress, extra: Mapping[str, Any], world: MegatronWorld) -> None:
     """Collective. Everything is written beside `folder` and renamed last: a killed save leaves nothing under its name."""
     partial = folder.with_name(folder.name + PARTIAL)
     if world.rank == 0:
@@ -59,7 +59,7 @@ def save(folder: Path, model: TrainedModel, progress: Progress, extra: Mapping[s
     dist.barrier()
 
 
-def load(folder: Path, model: TrainedModel, world: World) -> tuple[Progress, dict[str, Any]]:
+def load(folder: Path, model: TrainedModel, world: MegatronWorld) -> tuple[PolicyProgress, dict[str, Any]]:
     """Collective. Rank 0 checks every file first and all ranks hear its verdict, so that none is left waiting.
 
     Raises:
@@ -81,13 +81,15 @@ def load(folder: Path, model: TrainedModel, world: World) -> tuple[Progress, dic
     return progress, extra
 
 
-def read_progress(folder: Path) -> tuple[Progress, dict[str, Any]]:
+def read_progress(folder: Path) -> tuple[PolicyProgress, dict[str, Any]]:
     """How far the policy of a whole checkpoint is, and what was saved beside it. Raises `CheckpointError`."""
     try:
         content = json.loads((folder / PROGRESS).read_text())
         saved = content["progress"]
         report = UpdateReport(**saved["report"]) if saved["report"] else None
-        progress = Progress(version=saved["version"], adam_steps=saved["adam_steps"], batch_id=saved["batch_id"], report=report)
+        progress = PolicyProgress(
+            version=saved["version"], adam_steps=saved["adam_steps"], batch_id=saved["batch_id"], report=report
+        )
         return progress, dict(content["extra"])
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(

@@ -31,7 +31,7 @@ from libra_core.engines.megatron import flat
 from libra_core.engines.megatron.checkpoint import fill_adam_state
 from libra_core.engines.megatron.model import TrainedModel
 from libra_core.engines.megatron.step import StepSums
-from libra_core.engines.megatron.world import World
+from libra_core.engines.megatron.world import MegatronWorld
 
 if TYPE_CHECKING:
     from libra_core.engines.megatron.accumulation import OpenStep
@@ -62,7 +62,7 @@ class CoreExchange:
     """Owned by the trainer of its rank. Core data-parallel rank `slot % dp` leads a slot; with a distributed optimizer every rank
     serves its slice of the snapshot."""
 
-    def __init__(self, spec: ElasticSpec, world: World, model: TrainedModel) -> None:
+    def __init__(self, spec: ElasticSpec, world: MegatronWorld, model: TrainedModel) -> None:
         """Raises `ResourceError` when the side channel's host is no address of this machine."""
         self._spec, self._world, self._model = spec, world, model
         self._pp_rank = parallel_state.get_pipeline_model_parallel_rank()
@@ -115,12 +115,12 @@ class CoreExchange:
         """Wait for the active replicas, agree, and add what counts to the gradients and sums of the step."""
         waited_s = self._endpoint.collect(self.active, step.version) if self._endpoint else 0.0
         self._held = self._hold(step)
-        found = self._agree(step.version)
-        counted = {slot: epoch for slot, epoch in self.active.items() if found[slot].contributed == epoch}
+        contribution = self._agree(step.version)
+        counted = {slot: epoch for slot, epoch in self.active.items() if contribution[slot].contributed == epoch}
         dropped = tuple(sorted(self.active.keys() - counted.keys()))
-        self._following = {slot: verdict.follows for slot, verdict in enumerate(found) if verdict.follows}
-        self._wants = {slot: verdict.wants_snapshot for slot, verdict in enumerate(found) if verdict.wants_snapshot}
-        self._next = {slot: verdict.stays for slot, verdict in enumerate(found) if verdict.stays and slot not in dropped}
+        self._following = {slot: verdict.follows for slot, verdict in enumerate(contribution) if verdict.follows}
+        self._wants = {slot: verdict.wants_snapshot for slot, verdict in enumerate(contribution) if verdict.wants_snapshot}
+        self._next = {slot: verdict.stays for slot, verdict in enumerate(contribution) if verdict.stays and slot not in dropped}
         self._drop_the_broken(dropped)
         lost = sorted(number for slot in dropped for number in step.given[self.replica_of(slot)])
         step.trained = set(range(len(step.loads))) - {self.replica_of(slot) for slot in dropped}
@@ -191,15 +191,15 @@ class CoreExchange:
         for slot in self._leads & self.active.keys() if self._endpoint else ():
             assert self._endpoint is not None
             epoch, expected = self.active[slot], step.loads[self.replica_of(slot)]
-            found = self._endpoint.contribution(slot, epoch, step.version)
-            if found is None:
+            arrived = self._endpoint.contribution(slot, epoch, step.version)
+            if arrived is None:
                 continue
-            if len(found.ints) != _CONTRIBUTION_INTS or len(found.floats) != _CONTRIBUTION_FLOATS:
+            if len(arrived.ints) != _CONTRIBUTION_INTS or len(arrived.floats) != _CONTRIBUTION_FLOATS:
                 self._endpoint.fail(slot, epoch, "its contribution has other numbers than this version of Libra sends")
-            elif found.ints[-1] != expected:
-                self._endpoint.fail(slot, epoch, f"it trained {found.ints[-1]} tokens instead of the {expected} it was given")
+            elif arrived.ints[-1] != expected:
+                self._endpoint.fail(slot, epoch, f"it trained {arrived.ints[-1]} tokens instead of the {expected} it was given")
             else:
-                held[slot] = found
+                held[slot] = arrived
         return held
 
     def _agree(self, step: int) -> list[Agreed]:
@@ -221,10 +221,10 @@ class CoreExchange:
             if slot in self._leads and link.has_snapshot and self._following.get(slot) != link.epoch:
                 self._endpoint.fail(slot, link.epoch, "another of its shards is gone")
 
-    def _add(self, found: Contribution, step: "OpenStep") -> None:
-        flat.add_gradients(self._model, torch.frombuffer(found.gradient, dtype=torch.float32))
-        weight, micro_batches, _ = found.ints
-        step.sums.join(found.floats, weight)
+    def _add(self, contribution: Contribution, step: "OpenStep") -> None:
+        flat.add_gradients(self._model, torch.frombuffer(contribution.gradient, dtype=torch.float32))
+        weight, micro_batches, _ = contribution.ints
+        step.sums.join(contribution.floats, weight)
         step.micro_batches += micro_batches
 
     def _result_heads(self, step: int, grad_norm: float, check: int | None) -> dict[int, Head]:

@@ -80,15 +80,15 @@ def step_with_norm(optimizer: MegatronOptimizer, grad_norm: float) -> None:
 def pieces(model: TrainedModel) -> list[Piece]:
     """All that this rank holds; with a distributed optimizer its slice of every parameter that has one here."""
     numbers = {parameter: number for number, parameter in enumerate(model.module.parameters())}
-    found: list[Piece] = []
+    results: list[Piece] = []
     for wrapper in getattr(model.optimizer, "chained_optimizers", [model.optimizer]):
         for parameter, main in _masters(wrapper):
             start = (
                 wrapper._get_model_param_range_map(parameter)["param"].start if isinstance(wrapper, DistributedOptimizer) else 0
             )
             state = wrapper.optimizer.state[main]
-            found.append(Piece(parameter=numbers[parameter], start=start, main=main.data.view(-1), state=state))
-    return found
+            results.append(Piece(parameter=numbers[parameter], start=start, main=main.data.view(-1), state=state))
+    return results
 
 
 def _masters(wrapper: MegatronOptimizer) -> Iterator[tuple[Tensor, Tensor]]:

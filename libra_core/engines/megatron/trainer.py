@@ -21,7 +21,7 @@ from libra_core.engines.megatron.step import score
 from libra_core.engines.megatron.world import close_world, open_world
 from libra_core.engines.model_folder import DecoderShape, check_divides, read_model_facts
 from libra_core.errors import ConfigError, ResourceError
-from libra_core.types.batch import AccumulationReport, StepAccount, TrainingBatch, TrainingSequence
+from libra_core.types.batch import AccumulationReport, StepContributions, TrainingBatch, TrainingSequence
 from libra_core.types.ids import BatchId, PolicyVersion
 from libra_core.types.reports import UpdateReport
 
@@ -49,7 +49,7 @@ class MegatronTrainer:
         torch.manual_seed(spec.seed)
         self.progress = checkpoint.Progress(version=PolicyVersion(0))
         self._step: OpenStep | None = None
-        self.account: StepAccount | None = None
+        self.contributions: StepContributions | None = None
         """Of the step that was finished last by this process."""
         self._broadcast_group: BroadcastGroup | None = None
         self.exchange: CoreExchange | None = None
@@ -108,7 +108,7 @@ class MegatronTrainer:
         self._step = step
         return report
 
-    def settle_step(self) -> tuple[int, ...]:
+    def resolve_step(self) -> tuple[int, ...]:
         """Wait for hybrid replicas before `finish_step` does; at most their deadline, and not at all without any.
 
         Returns the numbers, in the order of accumulation, of sequences whose replica was lost. Given to `accumulate` again they
@@ -117,8 +117,8 @@ class MegatronTrainer:
         Raises:
             ConfigError: when no step is open.
         """
-        step = self._take_step("settle_step")
-        lost = self.accumulator.settle(step)
+        step = self._take_step("resolve_step")
+        lost = self.accumulator.collect_hybrids(step)
         self._step = step
         return lost
 
@@ -143,7 +143,7 @@ class MegatronTrainer:
         )
         if self.exchange is not None:
             self.exchange.publish(report.policy_version, report.grad_norm, self.progress.adam_steps)
-        self.account = _account_of(step, self.exchange, self.world.dp_size)
+        self.contributions = _contributions_of(step, self.exchange, self.world.dp_size)
         return report
 
     def discard_step(self) -> None:
@@ -276,12 +276,12 @@ class MegatronTrainer:
             pass
 
 
-def _account_of(step: OpenStep, exchange: CoreExchange | None, core_replicas: int) -> StepAccount:
+def _contributions_of(step: OpenStep, exchange: CoreExchange | None, core_replicas: int) -> StepContributions:
     trained = tuple(number for replica in sorted(step.trained) for number in step.given[replica])
     if exchange is None:
-        return StepAccount(version=step.version, trained=trained)
+        return StepContributions(version=step.version, trained=trained)
     last = exchange.last
-    return StepAccount(
+    return StepContributions(
         version=step.version,
         trained=trained,
         counted=tuple(sorted(last.counted)),

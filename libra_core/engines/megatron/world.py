@@ -13,7 +13,7 @@ from libra_core.errors import ConfigError, ResourceError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class MegatronWorld:
     """Where this rank stands. Ranks count TP fastest, then DP, then PP."""
 
     rank: int
@@ -38,7 +38,7 @@ class World:
         return total.tolist(), peak.tolist()
 
 
-def open_world(spec: TrainerSpec) -> World:
+def open_world(spec: TrainerSpec) -> MegatronWorld:
     """Join the other ranks; blocks until all are there.
 
     Raises:
@@ -71,7 +71,7 @@ def open_world(spec: TrainerSpec) -> World:
         distributed_timeout_minutes=max(1, ceil(timeout_s / 60)),
     )
     tensor_parallel.model_parallel_cuda_manual_seed(spec.seed)
-    return World(
+    return MegatronWorld(
         rank=spec.rank,
         dp_rank=parallel_state.get_data_parallel_rank(),
         dp_size=parallel_state.get_data_parallel_world_size(),

@@ -60,8 +60,8 @@ class VllmEngine:
             self._engine = AsyncLLM.from_engine_args(engine_arguments(self._spec), stat_loggers=[self._counters])
         except Exception as error:
             what = f"{self._spec.engine_id} did not start with {self._spec.model_path}"
-            told = last_words(own_logs()) if points_back(str(error)) else ""
-            raise EngineLostError(f"{what}: {told or error}") from error
+            reason = last_words(own_logs()) if points_back(str(error)) else ""
+            raise EngineLostError(f"{what}: {reason or error}") from error
         async with self._expect("start", self._spec.start_deadline_s) as engine:
             self._processes = [psutil.Process(pid) for pid in await exchanges.process_ids(engine)]
             await engine.update_weight_version(str(self._version))

@@ -16,7 +16,7 @@ from libra_core.engines.weight_source import WeightSource
 from libra_core.types.ids import PolicyVersion
 from libra_core.types.trajectory import GenerationRequest
 
-_STAGING_LOOK_S = 0.005
+_STAGING_POLL_S = 0.005
 
 
 async def process_ids(engine: AsyncLLM) -> list[int]:
@@ -54,7 +54,7 @@ async def stage(engine: AsyncLLM, source: WeightSource, version: PolicyVersion) 
         states = await engine.collective_rpc("libra_staging_state")
         if all(done for done, _ in states):
             return [failure for _, failure in states if failure]
-        await asyncio.sleep(_STAGING_LOOK_S)
+        await asyncio.sleep(_STAGING_POLL_S)
 
 
 async def load(engine: AsyncLLM, version: PolicyVersion) -> None:

@@ -49,13 +49,13 @@ class KvFolder:
     def longest(self, version: int, names: Sequence[str], degrees: Sequence[int]) -> tuple[int, int]:
         """Degree and number of leading blocks of the longest prefix that is there; the first degree wins a tie."""
         counts = [(self._prefix(version, degree, names), degree) for degree in degrees]
-        count, degree = max(counts, key=lambda found: found[0], default=(0, 0))
+        count, degree = max(counts, key=lambda files: files[0], default=(0, 0))
         return degree, count
 
     def degrees(self, version: int) -> list[int]:
         """Of the engines that have saved something under that version."""
-        found = [path.name for path in self._version(version).glob("tp*")]
-        return sorted(int(name[2:]) for name in found if name[2:].isdigit())
+        files = [path.name for path in self._version(version).glob("tp*")]
+        return sorted(int(name[2:]) for name in files if name[2:].isdigit())
 
     def write(self, address: BlockAddress, rank: int, payload: Payload, *, saved_ns: int) -> None:
         """`saved_ns` is when, in unix time; the lowest is evicted first. Raises `OSError` when there is no place."""
@@ -123,14 +123,14 @@ class KvFolder:
 
     def _files(self) -> list[tuple[int, int, str]]:
         """Age, size and path of every file; those that vanish meanwhile are left out."""
-        found: list[tuple[int, int, str]] = []
+        files: list[tuple[int, int, str]] = []
         for folder, _, names in os.walk(self._root):
             for name in names:
                 path = f"{folder}/{name}"
                 with suppress(OSError):
                     stat = os.stat(path)
-                    found.append((stat.st_mtime_ns, stat.st_size, path))
-        return found
+                    files.append((stat.st_mtime_ns, stat.st_size, path))
+        return files
 
     def _version(self, version: int) -> Path:
         return self._base / f"v{version:06d}"

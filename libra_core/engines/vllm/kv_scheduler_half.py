@@ -35,7 +35,7 @@ class _Save:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _Match:
     first: int
     """Position of the first block that is to be loaded."""
     addresses: tuple[BlockAddress, ...]
@@ -52,7 +52,7 @@ class SchedulerHalf:
         self._hasher = hasher
         self._pool: BlockPool | None = None
         self._saves: dict[str, _Save] = {}
-        self._found: dict[str, _Found] = {}
+        self._matches: dict[str, _Match] = {}
         self._loads: list[LoadJob] = []
         self._loaded: dict[str, int] = {}
         """Tokens by request."""
@@ -88,20 +88,20 @@ class SchedulerHalf:
         wanted = request.block_hashes[first : (request.num_tokens - 1) // self._block_size]
         version = int(request.cache_salt or 0)
         degree, count = self._folder.longest(version, [block.hex() for block in wanted], self._degrees(version))
-        self._found[request.request_id] = _Found(
+        self._matches[request.request_id] = _Match(
             first=first,
             addresses=tuple(BlockAddress(version=version, degree=degree, name=block.hex()) for block in wanted[:count]),
         )
         return count * self._block_size
 
     def allocated(self, request: Request, block_ids: Sequence[int], external_tokens: int) -> None:
-        found = self._found.pop(request.request_id, None)
-        if found is None or not external_tokens:
+        match = self._matches.pop(request.request_id, None)
+        if match is None or not external_tokens:
             return
         count = external_tokens // self._block_size
-        assert count == len(found.addresses), "vLLM loads what was offered, or nothing"
-        targets = block_ids[found.first : found.first + count]
-        self._loads.append(LoadJob(request_id=request.request_id, blocks=tuple(zip(targets, found.addresses, strict=True))))
+        assert count == len(match.addresses), "vLLM loads what was offered, or nothing"
+        targets = block_ids[match.first : match.first + count]
+        self._loads.append(LoadJob(request_id=request.request_id, blocks=tuple(zip(targets, match.addresses, strict=True))))
         self._loaded[request.request_id] = external_tokens
 
     def jobs(self) -> KvJobs:
@@ -131,7 +131,7 @@ class SchedulerHalf:
     def finished(self, request: Request) -> dict[str, int] | None:
         """What the asker is told with the request's last output."""
         save = self._saves.pop(request.request_id, None)
-        self._found.pop(request.request_id, None)
+        self._matches.pop(request.request_id, None)
         if save is not None:
             return {"saved_tokens": min(save.reports, default=0) * self._block_size}
         loaded, lost = self._loaded.pop(request.request_id, 0), self._lost.pop(request.request_id, 0)

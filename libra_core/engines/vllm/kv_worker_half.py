@@ -109,8 +109,8 @@ class WorkerHalf:
         """Number of leading blocks that are in place."""
         loaded = 0
         for batch in chunked(job.blocks, _AT_ONCE):
-            found = list(itertools.takewhile(lambda one: one is not None, (self._read(address) for _, address in batch)))
-            payloads = [payload for payload in found if payload is not None]
+            read = list(itertools.takewhile(lambda one: one is not None, (self._read(address) for _, address in batch)))
+            payloads = [payload for payload in read if payload is not None]
             if payloads:
                 self._place([block_id for block_id, _ in batch[: len(payloads)]], payloads)
             loaded += len(payloads)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-_LOOK_EVERY_S = 0.3
+_POLL_EVERY_S = 0.3
 _SHARED_MEMORY = "/dev/shm/"
 
 
@@ -45,7 +45,7 @@ def die_with(host: HostProcess, *, kill_parent: bool) -> None:
 
     def watch() -> None:
         while host.is_alive():
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_EVERY_S)
         unlink_shared_memory(os.getpid())
         if kill_parent and os.getppid() > 1:
             os.kill(os.getppid(), signal.SIGKILL)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from libra_core.engines.warm_start.invention import CountryInventor
 from libra_core.workloads.search_r1 import tags
-from libra_core.workloads.search_r1.facts import Country, World
+from libra_core.workloads.search_r1.facts import Country, FactWorld
 from libra_core.workloads.search_r1.passages import Passage, corpus
 from libra_core.workloads.search_r1.questions import Question, draw_question
 from libra_core.workloads.text_codec import TextCodec
@@ -41,7 +41,9 @@ class Demonstrator:
     demonstrations stumble on, come from `shown` alone.
     """
 
-    def __init__(self, codec: TextCodec, *, names: World, shown: World, coined_share: float, two_hop_share: float) -> None:
+    def __init__(
+        self, codec: TextCodec, *, names: FactWorld, shown: FactWorld, coined_share: float, two_hop_share: float
+    ) -> None:
         self._codec = codec
         self._shown = shown
         self._inventor = CountryInventor(names, codec.pieces(), coined_share)
@@ -50,9 +52,9 @@ class Demonstrator:
 
     def draw(self, mix: DemonstrationMix, rng: random.Random) -> Demonstration:
         country = self._inventor.invent(rng)
-        question = draw_question(World(countries=(country,)), self._two_hop_share, rng)
+        question = draw_question(FactWorld(countries=(country,)), self._two_hop_share, rng)
         if rng.random() < mix.good_share:
-            passages = {passage.title: passage for passage in corpus(World(countries=(country,)))}
+            passages = {passage.title: passage for passage in corpus(FactWorld(countries=(country,)))}
             return self._written(question, [passages[title] for title in question.searches], question.answer)
         guess = self._guess(question, rng)
         if rng.random() < mix.guess_share:

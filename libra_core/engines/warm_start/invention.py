@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from typing import Final
 
-from libra_core.workloads.search_r1.facts import Country, World, population_text
+from libra_core.workloads.search_r1.facts import Country, FactWorld, population_text
 
 _WORDS_PER_NAME: Final = (1, 1, 1, 2)
 _PIECES_PER_WORD: Final = (2, 2, 3)
@@ -17,7 +17,7 @@ class CountryInventor:
     With the vocabulary's own pieces every token is sometimes part of a name, so names never seen before can be copied too.
     """
 
-    def __init__(self, world: World, pieces: Sequence[str], coined_share: float) -> None:
+    def __init__(self, world: FactWorld, pieces: Sequence[str], coined_share: float) -> None:
         self._pieces = sorted(piece for piece in pieces if piece.isalpha() and len(piece) <= _LONGEST_PIECE)
         self._coined_share = coined_share
         self._names = [country.name for country in world.countries]

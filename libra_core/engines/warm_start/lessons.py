@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from libra_core.engines.warm_start.demonstrations import Demonstration
-from libra_core.workloads.chat import Chat, Message
+from libra_core.workloads.chat import Chat, ChatMessage
 from libra_core.workloads.check.agents import boxed, repair_calls, tool_call
 from libra_core.workloads.dapo_math.environment import PYTHON_HELP
 from libra_core.workloads.dapo_math.generated import generated_problem
@@ -17,7 +17,7 @@ from libra_core.workloads.r2e_gym.solution import view_window
 from libra_core.workloads.r2e_gym.source import issue_message
 from libra_core.workloads.r2e_gym.tasks import RepairTask
 from libra_core.workloads.r2e_gym.workspace import TaskFiles
-from libra_core.workloads.sandbox.types import Outcome, SandboxResult
+from libra_core.workloads.sandbox.types import CommandOutcome, SandboxResult
 from libra_core.workloads.search_r1 import tags
 from libra_core.workloads.text_codec import TextCodec
 from libra_core.workloads.tool_text import tool_tokens
@@ -30,7 +30,7 @@ _STREAM = "lesson"
 class Lesson:
     """One conversation."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[ChatMessage, ...]
     turns: tuple[tuple[str, str], ...]
     """What the policy says, without its end, and what the tool answers; nothing after the last turn."""
 
@@ -95,4 +95,4 @@ def _viewed(task: RepairTask, faulty: str) -> str:
 
 def _said(output: str) -> str:
     """Of a command that went well."""
-    return SandboxResult(outcome=Outcome.EXITED, exit_code=0, output=output, duration_s=0.0).text
+    return SandboxResult(outcome=CommandOutcome.EXITED, exit_code=0, output=output, duration_s=0.0).text

@@ -19,7 +19,7 @@ from libra_core.engines.warm_start.result import write_facts
 from libra_core.engines.warm_start.tokenizer import train_tokenizer
 from libra_core.types.trajectory import Prompt
 from libra_core.workloads.search_r1.environment import SearchEnvironment
-from libra_core.workloads.search_r1.facts import World, load_world, split_world
+from libra_core.workloads.search_r1.facts import FactWorld, load_world, split_world
 from libra_core.workloads.search_r1.source import SearchPromptSource
 from libra_core.workloads.text_codec import TextCodec
 
@@ -30,7 +30,7 @@ _METER_SEED: Final = 2
 class _Material:
     """What teaching and measuring share."""
 
-    world: World
+    world: FactWorld
     tokenizer: Tokenizer
     codec: TextCodec
     trained: Sequence[Prompt]

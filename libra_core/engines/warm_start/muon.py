@@ -44,10 +44,10 @@ class Muon(torch.optim.Optimizer):
 def orthogonal(matrices: torch.Tensor) -> torch.Tensor:
     """The nearest orthogonal matrices of `[N, R, C]`, roughly: singular values end between 0.6 and 1.3."""
     tall = matrices.shape[1] > matrices.shape[2]
-    found = matrices.mT if tall else matrices
-    found = found / found.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    update = matrices.mT if tall else matrices
+    update = update / update.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
     linear, cubic, quintic = _POLYNOMIAL
     for _ in range(_STEPS):
-        gram = found @ found.mT
-        found = torch.baddbmm(found, torch.baddbmm(gram, gram, gram, beta=cubic, alpha=quintic), found, beta=linear)
-    return found.mT if tall else found
+        gram = update @ update.mT
+        update = torch.baddbmm(update, torch.baddbmm(gram, gram, gram, beta=cubic, alpha=quintic), update, beta=linear)
+    return update.mT if tall else update

@@ -9,12 +9,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from libra_core.errors import ConfigError
 from libra_core.workloads.search_r1 import tags
-from libra_core.workloads.search_r1.facts import World, load_world
+from libra_core.workloads.search_r1.facts import FactWorld, load_world
 from libra_core.workloads.search_r1.passages import corpus
 from libra_core.workloads.search_r1.questions import one_hop, two_hop
 
 
-def train_tokenizer(world: World, vocab_size: int) -> Tokenizer:
+def train_tokenizer(world: FactWorld, vocab_size: int) -> Tokenizer:
     """Merges come from the passages and questions of `world`, so names outside it fall into smaller pieces.
 
     Raises:
@@ -62,7 +62,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_positions: int) -> No
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
 
 
-def _texts(world: World) -> Iterable[str]:
+def _texts(world: FactWorld) -> Iterable[str]:
     for passage in corpus(world):
         yield f" {passage.text}"
     for country in world.countries:

@@ -53,7 +53,7 @@ class EvaluationSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class PolicyRow:
     """One policy on one data set in one order, averaged over shuffles."""
 
     data_set: str
@@ -72,9 +72,9 @@ def evaluate(
     trajectories: Sequence[RecordedTrajectory],
     settings: EvaluationSettings,
     progress: Callable[[str], None] = lambda line: None,
-) -> list[Row]:
+) -> list[PolicyRow]:
     """Every policy in both orders; raises `ConfigError` when the set is too small to have a warm-up part."""
-    rows: list[Row] = []
+    rows: list[PolicyRow] = []
     settings = replace(settings, embed=settings.embed and _embedded(trajectories, settings.embed))
     for order, sequences in _sequences(trajectories, settings):
         for policy in settings.policies:
@@ -152,10 +152,10 @@ def make_policy(
     return build_policy(name, setup)
 
 
-def _row(data_set: str, order: Order, policy: str, runs: Sequence[Sequence[Routed]]) -> Row:
+def _row(data_set: str, order: Order, policy: str, runs: Sequence[Sequence[Routed]]) -> PolicyRow:
     every = [figures_of(run) for run in runs]
     later = [figures_of(again) for run in runs if (again := [item for item in run if item.epoch > 1])]
-    return Row(
+    return PolicyRow(
         data_set=data_set,
         order=order,
         policy=policy,

@@ -67,13 +67,13 @@ def read_recorded(path: Path, prompts: Mapping[str, str] | None = None) -> list[
     Trajectories without a generated token are left out. Raises `ConfigError` that names the file and line of the first mistake.
     """
     texts = prompts or {}
-    found: list[RecordedTrajectory] = []
+    results: list[RecordedTrajectory] = []
     for number, (values, where) in enumerate(json_objects(path, "recorded trajectories"), start=1):
         trajectory = _trajectory(values, texts, where, number)
-        found += [trajectory] if trajectory.generated_tokens else []
-    if not found:
+        results += [trajectory] if trajectory.generated_tokens else []
+    if not results:
         raise ConfigError(f"{path} holds no trajectory with generated tokens; give a file of recorded trajectories")
-    return found
+    return results
 
 
 def read_prompts(path: Path) -> dict[str, str]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from libra_core.ports.routing import EngineLoad, FinishedTrajectory, TurnContext
 from libra_core.routing.buckets import Buckets
-from libra_core.routing.placement import Placement, bucket_of
+from libra_core.routing.placement import TieBreaker, bucket_of
 from libra_core.types.ids import EngineId, PromptId, TrajectoryId
 
 PROMPT_MEAN = "prompt_mean"
@@ -15,7 +15,7 @@ class PromptMean:
 
     def __init__(self, buckets: Buckets, *, seed: int) -> None:
         self._buckets = buckets
-        self._placement = Placement(seed)
+        self._placement = TieBreaker(seed)
         self._sums: dict[PromptId | None, tuple[int, int]] = {}
 
     def choose(self, turn: TurnContext, engines: Sequence[EngineLoad]) -> EngineId:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from libra_core.routing.build import READS_TREE
-from libra_core.routing.evaluate.evaluation import Row
+from libra_core.routing.evaluate.evaluation import PolicyRow
 from libra_core.routing.evaluate.figures import Figures
 from libra_core.routing.evaluate.orders import Order
 
@@ -13,7 +13,7 @@ TOLERANCE = 0.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class PolicyVerdict:
     """The router against the others on one set in one order."""
 
     data_set: str
@@ -44,14 +44,14 @@ class Verdict:
         return None if self.macro_f1 is None else self.macro_f1 > max(self.rivals_f1.values(), default=0.0)
 
 
-def verdicts(rows: Sequence[Row]) -> list[Verdict]:
+def verdicts(rows: Sequence[PolicyRow]) -> list[PolicyVerdict]:
     """One per data set and order in which both a variant and a baseline were replayed."""
     keys = list(dict.fromkeys((row.data_set, row.order) for row in rows))
-    found = [_verdict([row for row in rows if (row.data_set, row.order) == key]) for key in keys]
-    return [verdict for verdict in found if verdict is not None]
+    results = [_verdict([row for row in rows if (row.data_set, row.order) == key]) for key in keys]
+    return [verdict for verdict in results if verdict is not None]
 
 
-def _verdict(rows: Sequence[Row]) -> Verdict | None:
+def _verdict(rows: Sequence[PolicyRow]) -> PolicyVerdict | None:
     variants = [row for row in rows if row.policy in READS_TREE]
     baselines = [row for row in rows if row.policy not in (*READS_TREE, "oracle")]
     if not variants or not baselines:
@@ -59,7 +59,7 @@ def _verdict(rows: Sequence[Row]) -> Verdict | None:
     best = min(variants, key=lambda row: row.figures.regret_s)
     rival = min(baselines, key=lambda row: row.figures.regret_s)
     later = [row.later for row in variants if row.later is not None]
-    return Verdict(
+    return PolicyVerdict(
         data_set=best.data_set,
         order=best.order,
         variant=best.policy,
@@ -71,6 +71,6 @@ def _verdict(rows: Sequence[Row]) -> Verdict | None:
     )
 
 
-def _rivals(rows: Sequence[Row], later: Sequence[Figures]) -> dict[str, float]:
+def _rivals(rows: Sequence[PolicyRow], later: Sequence[Figures]) -> dict[str, float]:
     majority = {"majority": later[0].majority_f1} if later else {}
     return majority | {row.policy: row.later.macro_f1 for row in rows if row.policy in F1_RIVALS and row.later is not None}

@@ -16,7 +16,7 @@ import ray
 
 from libra_core.runtime.base.placement import Whereabouts, free_port, whereabouts
 from libra_core.runtime.base.rpc import ActorHandle
-from libra_core.types.batch import StepAccount
+from libra_core.types.batch import StepContributions
 from libra_core.types.ids import EngineId
 from libra_core.types.trace import TraceSpan
 
@@ -101,10 +101,10 @@ _SPANS = {
     "broadcast_weights": "broadcast",
     "save": "checkpoint",
 }
-"""Work of a trainer rank and its name in the trace. `settle_step` has none: waiting for replicas is no work."""
+"""Work of a trainer rank and its name in the trace. `resolve_step` has none: waiting for replicas is no work."""
 
 
-@calls("begin_step", "settle_step", "export_metadata", "open_broadcast", "load", "digest", *_SPANS)
+@calls("begin_step", "resolve_step", "export_metadata", "open_broadcast", "load", "digest", *_SPANS)
 class TrainerActor:
     """One rank of the Megatron world. Synchronous: one call at a time; all ranks must get the same calls in the same order."""
 
@@ -143,8 +143,8 @@ class TrainerActor:
         """Slot to epoch of the hybrid replicas that take part in the step that is open or comes next."""
         return dict(self._trainer.exchange.active) if self._trainer.exchange is not None else {}
 
-    def account(self) -> StepAccount | None:
-        return self._trainer.account
+    def contributions(self) -> StepContributions | None:
+        return self._trainer.contributions
 
     def exchange_address(self) -> "Address | None":
         """Where the side channel of this rank listens."""

@@ -34,7 +34,7 @@ class BackgroundTasks:
     def running(self) -> int:
         return len(self._running)
 
-    async def settled(self) -> None:
+    async def all_ended(self) -> None:
         """Wait for all of them, also for those that they start. Whoever calls it sets the deadline."""
         while self._running:
             await asyncio.wait(list(self._running))

@@ -150,18 +150,18 @@ async def _ready(group: PlacementGroup) -> None:
     await group.ready()
 
 
-_LOOK_S = 30.0
+_ANSWER_S = 30.0
 
 
 class ActorPlaces:
     """Owned by the controller's event loop."""
 
     def __init__(self) -> None:
-        self._found: dict[Any, Whereabouts] = {}
+        self._places: dict[Any, Whereabouts] = {}
 
     def node_of(self, actor: ActorHandle) -> str:
         """Empty while nobody has asked it."""
-        return self._found[actor].node if actor in self._found else ""
+        return self._places[actor].node if actor in self._places else ""
 
     def largest_node(self, resource: str) -> int:
         """Devices of the node that has most, in use or not."""
@@ -171,17 +171,17 @@ class ActorPlaces:
         """Against what a plan says of tensor-parallel groups and of each node's devices; see `placement_faults`."""
         everyone = list(dict.fromkeys(actor for actors in groups.values() for actor in actors))
         places = dict(zip(everyone, await asyncio.gather(*(self._where(actor) for actor in everyone)), strict=True))
-        found = {name: [place for actor in actors if (place := places[actor]) is not None] for name, actors in groups.items()}
+        faulty = {name: [place for actor in actors if (place := places[actor]) is not None] for name, actors in groups.items()}
         slots = {node["NodeID"]: node["Resources"].get(resource, 0.0) for node in ray.nodes()}
-        return placement_faults(found, slots_by_node=slots)
+        return placement_faults(faulty, slots_by_node=slots)
 
     async def _where(self, actor: ActorHandle) -> Whereabouts | None:
         """None for an actor that died: whoever replaces it is looked at then."""
         try:
-            if actor not in self._found:
-                self._found[actor] = await reply(
-                    "the cluster controller", "an actor's place", actor.whereabouts.remote(), _LOOK_S
+            if actor not in self._places:
+                self._places[actor] = await reply(
+                    "the cluster controller", "an actor's place", actor.whereabouts.remote(), _ANSWER_S
                 )
         except (RayError, LibraError) as error:
             logger.info("an actor does not say where it is: %s", first_line(error))
-        return self._found.get(actor)
+        return self._places.get(actor)

@@ -111,7 +111,7 @@ class _own_signals:  # noqa: N801 - reads as a statement
 
 
 Result = TypeVar("Result")
-_SETTLE_S = 4.0
+_UNDO_S = 4.0
 
 
 def call_within(
@@ -160,6 +160,6 @@ def call_within(
 
 def _take_back(returned: threading.Event, what: str, undo: Callable[[], object] | None) -> None:
     if undo is not None:
-        returned.wait(_SETTLE_S)  # it may be nearly done
+        returned.wait(_UNDO_S)  # it may be nearly done
         with suppress(DeadlineError):
-            call_within(f"{what} to be taken back", undo, _SETTLE_S)
+            call_within(f"{what} to be taken back", undo, _UNDO_S)

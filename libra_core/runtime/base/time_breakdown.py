@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from libra_core.types.ids import EngineId
-from libra_core.types.reports import EngineStats, EngineWork, RolloutReport, TimeAccount
+from libra_core.types.reports import EngineStats, EngineWork, RolloutReport, TimeBreakdown
 from libra_core.types.trace import TraceSpan
 
 Interval = tuple[float, float]
@@ -110,7 +110,7 @@ class EngineDelta:
     decode_steps: int = 0
 
 
-def time_account(times: IterationTimes, fleet: Sequence[EngineDelta], rollout: RolloutReport) -> TimeAccount:
+def time_breakdown(times: IterationTimes, fleet: Sequence[EngineDelta], rollout: RolloutReport) -> TimeBreakdown:
     """Divide the iteration among its causes.
 
     Args:
@@ -131,7 +131,7 @@ def time_account(times: IterationTimes, fleet: Sequence[EngineDelta], rollout: R
     paused_s = min(iter_s - engine_busy_s, fmean(engine.paused_s for engine in fleet) if fleet else 0.0)
     prefill_s = fmean(engine.prefill_s for engine in fleet) if fleet else 0.0
     reprefill_s = min(engine_busy_s, prefill_s * _reprefilled_share(rollout))
-    return TimeAccount(
+    return TimeBreakdown(
         trainer_busy_s=busy_s,
         trainer_waits_groups_s=idle_wait_s - age_s,
         trainer_waits_age_s=age_s,

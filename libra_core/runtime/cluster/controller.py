@@ -13,7 +13,7 @@ from ray.exceptions import RayError
 
 from libra_core.config import LibraConfig
 from libra_core.elastic.handshake import SECRET_BYTES
-from libra_core.elastic.membership import State
+from libra_core.elastic.membership import MemberState
 from libra_core.errors import LibraError, ResourceError
 from libra_core.planning.transition import transition
 from libra_core.runtime.base.actors import StartedEngine, TrainerActor
@@ -119,7 +119,7 @@ class ClusterControllerActor:
         if faults:
             raise ResourceError(f"Ray did not place the plan as asked: {'; '.join(faults)}")
         if not self._plan.hybrid_replicas:
-            self._core.settle(self._plan.rollout.degrees, self._places.node_of)
+            self._core.number_places(self._plan.rollout.degrees, self._places.node_of)
 
     async def replace_engine(self, engine_id: EngineId) -> StartedEngine | None:
         """Kill what is left of an engine and start another in its place; None where the plan has no such place any more.
@@ -205,7 +205,7 @@ class ClusterControllerActor:
             return TransitionOutcome(plan=self._plan, applied=False, error=str(error))
         outcome = await carry_out(move, self._perform)
         self._plan = outcome.plan
-        self._core.settle(self._plan.rollout.degrees, self._places.node_of)
+        self._core.number_places(self._plan.rollout.degrees, self._places.node_of)
         await self._core.conclude(self._plan.rollout.degrees)
         return outcome
 
@@ -239,7 +239,7 @@ class ClusterControllerActor:
         )
 
     def _stranded(self) -> list[int]:
-        return [slot for slot, state in self._pool.states().items() if state not in (State.SERVING, State.ACTIVE)]
+        return [slot for slot, state in self._pool.states().items() if state not in (MemberState.SERVING, MemberState.ACTIVE)]
 
     async def _replace_hybrid(self, engine_id: EngineId) -> StartedEngine | None:
         owners = ((worker, slot) for worker in self._pool.workers for slot in worker.engines if slot.engine_id == engine_id)
@@ -300,8 +300,8 @@ class ClusterControllerActor:
     def _tell_fault(self, sentence: str) -> None:
         """Whoever waits for a batch asks the coordinator."""
         if self._core.coordinator is not None:
-            told = self._core.coordinator.note_fault.remote(sentence)
-            self._tasks.spawn(quiet("the rollout coordinator to note a fault", told, CALL_DEADLINE_S))
+            noted = self._core.coordinator.note_fault.remote(sentence)
+            self._tasks.spawn(quiet("the rollout coordinator to note a fault", noted, CALL_DEADLINE_S))
 
 
 def _left_s(end_s: float) -> float:

@@ -25,7 +25,7 @@ Reserve = Callable[[str, int, float], Awaitable[Placement]]
 """So many devices in one node, under this name and within so many seconds."""
 
 
-class Starter(Protocol):
+class CoreStarter(Protocol):
     """`EngineStarter`."""
 
     def open(self, engine_id: EngineId, tp: int, placement: Placement, bundle: int = 0) -> EngineSlot: ...
@@ -60,7 +60,7 @@ class CoreEngines:
     failed one leaves the rest to its inverse.
     """
 
-    def __init__(self, config: LibraConfig, starter: Starter, reserve: Reserve, replacements: "itertools.count[int]") -> None:
+    def __init__(self, config: LibraConfig, starter: CoreStarter, reserve: Reserve, replacements: "itertools.count[int]") -> None:
         self._config = config
         self._starter = starter
         self._reserve = reserve
@@ -117,7 +117,7 @@ class CoreEngines:
         }
         return sum(each.get(verb, 0.0) for action in move.actions for verb in (action.verb, action.inverse.verb))
 
-    def settle(self, degrees: Sequence[int], node_of: Callable[[ActorHandle], str]) -> None:
+    def number_places(self, degrees: Sequence[int], node_of: Callable[[ActorHandle], str]) -> None:
         """Number the places as the plan counts its engines, those of one node one after the other: engines that leave together
         then free devices side by side. What the plan has no place for gives its devices back."""
         by_degree: dict[int, list[CorePlace]] = defaultdict(list)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from libra_core.config import LibraConfig
-from libra_core.elastic.membership import Member, Signal, State
+from libra_core.elastic.membership import Member, MemberState, Signal
 from libra_core.errors import DeadlineError, ResourceError
 from libra_core.runtime.cluster.hybrid_worker import HybridWorker
 from libra_core.types.transition import Action, Verb
@@ -48,7 +48,7 @@ class HybridPool:
     def workers(self) -> list[HybridWorker]:
         return list(self._workers.values())
 
-    def states(self) -> dict[int, State]:
+    def states(self) -> dict[int, MemberState]:
         return {slot: member.state for slot, member in self._members.items()}
 
     def worker(self, slot: int) -> HybridWorker:
@@ -80,7 +80,9 @@ class HybridPool:
         return {
             slot: member.epoch
             for slot, member in self._members.items()
-            if member.state is State.ACTIVE and version >= (member.active_from or 0) and self._active.get(slot) != member.epoch
+            if member.state is MemberState.ACTIVE
+            and version >= (member.active_from or 0)
+            and self._active.get(slot) != member.epoch
         }
 
     def mark_lost(self, slot: int, epoch: int) -> None:
@@ -92,10 +94,10 @@ class HybridPool:
 
         After losses, and after transitions that met one.
         """
-        order = (State.ACTIVE, State.SERVING)
+        order = (MemberState.ACTIVE, MemberState.SERVING)
         states = self.states()
         self._places.sort(key=lambda slot: order.index(states[slot]) if states[slot] in order else len(order))
-        return sum(state is State.ACTIVE for state in states.values())
+        return sum(state is MemberState.ACTIVE for state in states.values())
 
     async def recover(self, slot: int) -> None:
         """From whatever is left there to an engine that serves; raises what stopped it."""
@@ -106,7 +108,7 @@ class HybridPool:
 
     async def _drain(self, worker: HybridWorker) -> None:
         member = self._members[worker.slot]
-        if member.state is State.FAILED:
+        if member.state is MemberState.FAILED:
             raise ResourceError(f"hybrid-{worker.slot} was lost and does not serve, so it cannot change sides")
         self._signal(worker.slot, Signal.JOIN, member.epoch)
         await worker.drain()
@@ -118,21 +120,21 @@ class HybridPool:
 
     async def _admit(self, worker: HybridWorker) -> None:
         member = self._members[worker.slot]
-        if member.state is State.FAILED:
+        if member.state is MemberState.FAILED:
             worker.kill_replica()
             await worker.start_engine()
         # It serves first and is noted then: noted as serving, a worker whose engines were refused would be drained of nothing.
         await worker.admit()
-        if member.joining or member.state is State.ACTIVE:
+        if member.joining or member.state is MemberState.ACTIVE:
             self._signal(worker.slot, Signal.LEAVE, member.epoch)
         self._signal(worker.slot, Signal.SERVES, member.epoch)
 
     async def _join(self, worker: HybridWorker) -> None:
         """The worker's report belongs to the epoch that it joined under: one that was given up meanwhile is stale."""
         member = self._members[worker.slot]
-        if member.state is State.ACTIVE:
+        if member.state is MemberState.ACTIVE:
             return
-        if member.state is State.LEAVING:
+        if member.state is MemberState.LEAVING:
             worker.joined = None
             self._signal(worker.slot, Signal.REJOIN, member.epoch)
         epoch = self._members[worker.slot].epoch
@@ -144,7 +146,7 @@ class HybridPool:
     async def _leave(self, worker: HybridWorker) -> None:
         """Waits for the end of the step in work, or cuts the connection where the core does not count on it."""
         member = self._members[worker.slot]
-        was_active, active_from = member.state is State.ACTIVE, member.active_from or 0
+        was_active, active_from = member.state is MemberState.ACTIVE, member.active_from or 0
         self._signal(worker.slot, Signal.LEAVE, member.epoch)
         epoch = worker.joined
         if epoch is not None and was_active:

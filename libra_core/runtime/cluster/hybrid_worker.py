@@ -17,7 +17,7 @@ from libra_core.runtime.base.placement import Placement, borrower_environment, o
 from libra_core.runtime.base.rpc import GRACE_S, ActorHandle, first_line, reply
 from libra_core.runtime.base.specs import replica_spec, trainer_env
 from libra_core.runtime.cluster.engine_slots import STOP_DEADLINE_S, EngineSlot, answer_of_fleet, quiet
-from libra_core.runtime.cluster.worker_engines import Starter, WorkerEngines
+from libra_core.runtime.cluster.worker_engines import WorkerEngines, WorkerStarter
 
 if TYPE_CHECKING:
     from libra_core.engines.megatron.hybrid import JoinReport
@@ -43,7 +43,7 @@ class WorkerSetting:
     config: LibraConfig
     model_folder: str
     loopback: bool
-    starter: Starter
+    starter: WorkerStarter
 
 
 class HybridWorker:
@@ -173,12 +173,12 @@ class HybridWorker:
 
     async def ask_to_leave(self) -> None:
         """The core leaves it out of the steps after the one in work."""
-        await self._told("leave", lambda rank: rank.leave.remote())
+        await self._order("leave", lambda rank: rank.leave.remote())
 
     async def cut(self) -> None:
         """Out at once."""
         self.joined = None
-        await self._told("cut its connection", lambda rank: rank.cut.remote())
+        await self._order("cut its connection", lambda rank: rank.cut.remote())
 
     @property
     def _name(self) -> str:
@@ -189,7 +189,7 @@ class HybridWorker:
         answers = (reply(f"rank {i} of {self._name}", what, call(rank), deadline_s) for i, rank in enumerate(self._ranks))
         return list(await asyncio.gather(*answers))
 
-    async def _told(self, what: str, call: Callable[[ActorHandle], Any]) -> None:
+    async def _order(self, what: str, call: Callable[[ActorHandle], Any]) -> None:
         """A rank that is gone has done it.
 
         Raises:

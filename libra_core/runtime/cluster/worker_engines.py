@@ -11,7 +11,7 @@ from libra_core.runtime.cluster.engine_slots import EngineSlot
 from libra_core.types.ids import EngineId
 
 
-class Starter(Protocol):
+class WorkerStarter(Protocol):
     """What brings engines up and down; see `EngineStarter`."""
 
     def open(self, engine_id: EngineId, tp: int, placement: Placement, bundle: int = 0, *, rests: bool = False) -> EngineSlot: ...
@@ -28,7 +28,7 @@ class WorkerEngines:
     depends on it.
     """
 
-    def __init__(self, name: str, placement: Placement, config: LibraConfig, starter: Starter) -> None:
+    def __init__(self, name: str, placement: Placement, config: LibraConfig, starter: WorkerStarter) -> None:
         self._name = name
         self._placement = placement
         self._config = config

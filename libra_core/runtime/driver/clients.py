@@ -19,7 +19,7 @@ from libra_core.runtime.cluster.transitions import TransitionOutcome
 from libra_core.runtime.driver.trainer_group import HybridFeed, TrainerGroup
 from libra_core.runtime.rollout.admission import PromptCursor
 from libra_core.runtime.rollout.store import Receipt
-from libra_core.types.batch import StepAccount
+from libra_core.types.batch import StepContributions
 from libra_core.types.ids import BatchId, PolicyVersion
 from libra_core.types.plan import Plan
 from libra_core.types.reports import RewardReport, UpdateReport
@@ -119,23 +119,23 @@ class TrainerClient:
         parts, again = tuple(self._parts), ()
         if self._hybrids is not None:
             self._hybrids.finish(self._deadline_s)
-            again: tuple[int, ...] = self._ranks.call("settle_step", deadline_s=self._deadline_s)[0]
+            again: tuple[int, ...] = self._ranks.call("resolve_step", deadline_s=self._deadline_s)[0]
             if again:
                 sequences = self._store.numbered.remote(batch_id, parts, again)
                 self._ranks.call("accumulate", sequences, deadline_s=self._deadline_s)
         report: UpdateReport = self._ranks.call("finish_step", deadline_s=self._deadline_s)[0]
-        account: StepAccount = self._ranks.call("account", deadline_s=self._deadline_s)[0]
+        contributions: StepContributions = self._ranks.call("contributions", deadline_s=self._deadline_s)[0]
         if self._hybrids is not None:
             self._hybrids.end(int(report.policy_version), self._active())
             report = replace(
                 report,
-                hybrid_replicas=len(account.counted),
-                hybrid_tokens=account.hybrid_tokens,
+                hybrid_replicas=len(contributions.counted),
+                hybrid_tokens=contributions.hybrid_tokens,
                 lost_sequences=len(again),
-                hybrid_wait_s=account.waited_s,
-                hybrid_stall_s=account.stall_s,
+                hybrid_wait_s=contributions.waited_s,
+                hybrid_stall_s=contributions.stall_s,
             )
-        return report, Receipt(parts=parts, again=again, trained=account.trained)
+        return report, Receipt(parts=parts, again=again, trained=contributions.trained)
 
     def _active(self) -> dict[int, int]:
         """Hybrid replicas of the step that is open or comes next, slot to epoch."""

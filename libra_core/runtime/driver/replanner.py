@@ -9,15 +9,15 @@ from typing import Protocol
 from libra_core.config import LibraConfig
 from libra_core.costs.api import load_model
 from libra_core.errors import ConfigError
-from libra_core.planning.decision import Look, PastLooks, ReplanPolicy
+from libra_core.planning.decision import PastComparisons, PlanComparison, ReplanPolicy
 from libra_core.planning.experience import CostBook, ErrorBook, Experience
 from libra_core.planning.problem import ModelShape
-from libra_core.planning.proposals import Standing, at_work, choose, propose_in_run
+from libra_core.planning.proposals import ReplanFacts, at_work, choose, propose_in_run
 from libra_core.planning.run_costs import RunCosts, engine_degrees, run_costs
 from libra_core.planning.run_profile import RunMeter, RunSide, problem_of_run
 from libra_core.planning.transition import transition
 from libra_core.runtime.cluster.hybrid_pool import Recovery
-from libra_core.types.decision import Decision, Realised, Settled, Verdict
+from libra_core.types.decision import Decision, Realised, ResolvedDecision, Verdict
 from libra_core.types.lengths import LengthRecord
 from libra_core.types.plan import Plan, RolloutLayout
 from libra_core.types.profile import RunProfile
@@ -30,7 +30,7 @@ _DRAINS = frozenset({Verb.DRAIN_ENGINE, Verb.LEAVE})
 _TRANSFERS = frozenset({Verb.JOIN, Verb.ADMIT_ENGINE})
 
 
-class Controller(Protocol):
+class TransitionController(Protocol):
     """Of `ClusterController`, what a look needs."""
 
     def plan(self) -> Plan: ...
@@ -62,7 +62,7 @@ class Replanner:
         self,
         config: LibraConfig,
         model_folder: str,
-        controller: Controller,
+        controller: TransitionController,
         lengths: Lengths,
         on_plan: Callable[[Plan], None] = lambda _plan: None,
     ) -> None:
@@ -86,7 +86,7 @@ class Replanner:
             cooldown_steps=rules.cooldown_steps,
             hysteresis=rules.hysteresis,
         )
-        self._past = PastLooks()
+        self._past = PastComparisons()
         priors = {Tier.FLIP: rules.flip_cost_s, Tier.REPARTITION: rules.repartition_cost_s}
         self._costs = CostBook(priors={tier: TransitionCost(start_s=seconds) for tier, seconds in priors.items()})
         self._errors = ErrorBook()
@@ -112,7 +112,7 @@ class Replanner:
         by_count = every > 0 and step + 1 >= first and (step + 1 - first) % every == 0
         return (by_count or asked) and self._moving is None
 
-    def settle(self, report: IterationReport | None) -> list[Settled]:
+    def resolve(self, report: IterationReport | None) -> list[ResolvedDecision]:
         """Learn from an iteration, or from the run's end when there is none; returns what is now known of earlier decisions."""
         if report is None:
             return [*self._ended(max(self._times, default=0)), *self._given_up(), *self._proven(at_end=True)]
@@ -131,28 +131,28 @@ class Replanner:
         self._records = self._lengths.length_records()
         return self._meter.profile(step, len(self._records))
 
-    def propose(self, profile: RunProfile) -> list[Look]:
+    def propose(self, profile: RunProfile) -> list[PlanComparison]:
         """The plan that runs against each flip and each re-partition, under this profile."""
         plan = self._controller.plan()
         problem = problem_of_run(self._config, self._side, plan, self._records, profile)
-        standing = Standing(
+        facts = ReplanFacts(
             step=profile.step,
             steps_left=self._config.training.steps - profile.step - 1,
             costs=self._costs,
             errors=self._errors,
             grounding=self._grounding,
         )
-        looks = propose_in_run(problem, plan, standing, streamed=self._config.streamed)
-        if not looks:
+        comparisons = propose_in_run(problem, plan, facts, streamed=self._config.streamed)
+        if not comparisons:
             raise ConfigError(
                 "nothing can move: every flip would leave no engine, and engines of no other tp fit this model, these GPUs and "
                 "the longest trajectory"
             )
-        self._forecast = (profile.step, plan, looks[0].current.forecast.t_iter_s)
-        return looks
+        self._forecast = (profile.step, plan, comparisons[0].current.forecast.t_iter_s)
+        return comparisons
 
-    def decide(self, looks: list[Look]) -> Decision:
-        decision = choose(looks, self._policy, self._past)
+    def decide(self, comparisons: list[PlanComparison]) -> Decision:
+        decision = choose(comparisons, self._policy, self._past)
         self._past = self._past.after(decision)
         return decision
 
@@ -167,7 +167,7 @@ class Replanner:
         """Whether engines of both plans may have served in an iteration that has just ended."""
         return self._moving is not None and self._moving.decision.tier is Tier.REPARTITION
 
-    def _ended(self, step: int) -> list[Settled]:
+    def _ended(self, step: int) -> list[ResolvedDecision]:
         if self._moving is None or (outcome := self._controller.outcome()) is None:
             return []
         applied, self._moving = self._moving, None
@@ -179,14 +179,14 @@ class Replanner:
             self._unproven.append(applied)
         else:
             logger.warning("the plan stays as it was: %s", outcome.error)
-        return [Settled(step=applied.decision.step, outcome=outcome)]
+        return [ResolvedDecision(step=applied.decision.step, outcome=outcome)]
 
-    def _given_up(self) -> list[Settled]:
+    def _given_up(self) -> list[ResolvedDecision]:
         """A move that the run's end cuts short: whatever it gets to, no step sees it."""
         applied, self._moving = self._moving, None
-        return [] if applied is None else [Settled(step=applied.decision.step, abandoned=True)]
+        return [] if applied is None else [ResolvedDecision(step=applied.decision.step, abandoned=True)]
 
-    def _proven(self, *, at_end: bool) -> list[Settled]:
+    def _proven(self, *, at_end: bool) -> list[ResolvedDecision]:
         """Those whose window after the switch is full; a later switch and the run's end close a window early."""
         window = self._config.replanning.realised_after_steps
         closes = at_end or self._moving is not None
@@ -209,10 +209,10 @@ class Replanner:
         """What the look before forecast of the plan that ran, against what ran since."""
         if self._forecast is None:
             return
-        step, plan, told_s = self._forecast
+        step, plan, predicted_s = self._forecast
         since = [seconds for number, seconds in self._times.items() if number > step]
         if since and self._moving is None and plan == self._controller.plan() and not self._past_switch_since(step):
-            self._errors = self._errors.including(told_s, fmean(since))
+            self._errors = self._errors.including(predicted_s, fmean(since))
         self._forecast = None
 
     def _past_switch_since(self, step: int) -> bool:
@@ -239,8 +239,8 @@ def effective(plan: Plan) -> Plan:
     return replace(plan, train=train, rollout=rollout, hybrid_replicas=0, hybrids_training=0)
 
 
-def _realised(applied: _Applied, after_s: float) -> Settled:
-    return Settled(
+def _realised(applied: _Applied, after_s: float) -> ResolvedDecision:
+    return ResolvedDecision(
         step=applied.decision.step,
         realised=Realised(
             step=applied.decision.step,

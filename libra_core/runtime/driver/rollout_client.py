@@ -18,7 +18,7 @@ from libra_core.runtime.base.time_breakdown import (
     engine_deltas,
     engine_work,
     intersection,
-    time_account,
+    time_breakdown,
     total_s,
     training_intervals,
 )
@@ -26,7 +26,7 @@ from libra_core.runtime.driver.clients import TrainerClient
 from libra_core.runtime.driver.weight_publisher import WeightPublisher
 from libra_core.runtime.rollout.coordinator import RolloutState
 from libra_core.runtime.rollout.scorer import is_masked
-from libra_core.runtime.rollout.store import GroupCounts, Share, batch_name
+from libra_core.runtime.rollout.store import BatchShare, GroupCounts, batch_name
 from libra_core.tracking.metrics import slug_of
 from libra_core.types.group import TrajectoryGroup
 from libra_core.types.ids import BatchId, EngineId, PolicyVersion
@@ -45,7 +45,7 @@ from libra_core.types.reports import (
 from libra_core.types.trace import TraceSpan
 from libra_core.types.trajectory import FinishReason, ToolStatus
 
-_LOOK_EVERY_S = 5.0
+_POLL_EVERY_S = 5.0
 """How often a waiting step asks whether the fleet is still able to deliver."""
 
 
@@ -115,14 +115,14 @@ class RolloutClient:
         if not self._config.publications_overlap:
             return self.publish(version)
         with self._publishing():
-            ended = self._publisher.settle()
+            ended = self._publisher.finish()
             self._publisher.begin(version)
         return ended
 
-    def settle_publication(self) -> None:
+    def finish_publication(self) -> None:
         """Wait for the one under way; raises what it failed with."""
         with self._publishing():
-            self._publisher.settle()
+            self._publisher.finish()
 
     @contextmanager
     def _publishing(self) -> Generator[None]:
@@ -144,10 +144,10 @@ class RolloutClient:
         count = self._config.workload.heldout_prompts
         if count == 0:
             return {}
-        self.settle_publication()
+        self.finish_publication()
         deadline_s, since_s = self._config.rollout.batch_deadline_s, time.monotonic()
         scoring = self._coordinator.evaluate_heldout.remote(count)
-        while not answered(scoring, _LOOK_EVERY_S):
+        while not answered(scoring, _POLL_EVERY_S):
             state = self._fleet_state()
             self._serve_waiting(state)
             if time.monotonic() - since_s >= deadline_s:
@@ -189,7 +189,7 @@ class RolloutClient:
             waiting_age_s=rollout.waited_age_s,
             publishing=self._publications,
         )
-        account = time_account(times, deltas, rollout)
+        breakdown = time_breakdown(times, deltas, rollout)
         self._waits, self._publications = [], []
         train_s, iter_s = total_s(trainer), window[1] - window[0]
         report = IterationReport(
@@ -203,7 +203,7 @@ class RolloutClient:
             t_train_s=train_s,
             overlap_fraction=total_s(intersection(fleet, trainer)) / train_s if train_s > 0 else 0.0,
             tokens_per_s=rollout.generated_tokens / iter_s,
-            account=account,
+            breakdown=breakdown,
             preemptions=sum(engine.preemptions for engine in deltas),
             kv_usage_max=max((engine.kv_usage for engine in stats), default=0.0),
             queued=state.queued,
@@ -229,8 +229,8 @@ class RolloutClient:
         end = time.monotonic() + self._config.rollout.batch_deadline_s
         wait = Wait()
         while True:
-            look_s = max(0.0, min(_LOOK_EVERY_S, end - time.monotonic()))
-            share: Share = ask(f"the batch of step {step}", self._store.take.remote(step, look_s), look_s + CALL_DEADLINE_S)
+            poll_s = max(0.0, min(_POLL_EVERY_S, end - time.monotonic()))
+            share: BatchShare = ask(f"the batch of step {step}", self._store.take.remote(step, poll_s), poll_s + CALL_DEADLINE_S)
             wait.age_s += share.late_s
             wait.late_groups.update(share.waited_for)
             if streamed and share.groups:
@@ -242,7 +242,7 @@ class RolloutClient:
             if not share.groups and self._require_progress(step, share, timed_out=time.monotonic() >= end):
                 end = time.monotonic() + self._config.rollout.batch_deadline_s
 
-    def _require_progress(self, step: int, share: Share, *, timed_out: bool) -> bool:
+    def _require_progress(self, step: int, share: BatchShare, *, timed_out: bool) -> bool:
         """Publish again when that is what a replaced engine waits for; fail when nothing can fill the step any more. True while
         engines are replaced on purpose: the step's deadline begins when that is over."""
         state = self._fleet_state()

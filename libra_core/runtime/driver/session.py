@@ -46,7 +46,7 @@ _STOP_DEADLINE_S = 40.0
 
 
 @dataclass(slots=True, kw_only=True)
-class Connection:
+class SessionClients:
     """The clients of one session."""
 
     rollout: RolloutClient
@@ -65,7 +65,7 @@ class Session:
     config: LibraConfig
     controller: ActorHandle | None = None
     coordinator: ActorHandle | None = None
-    connection: Connection | None = None
+    connection: SessionClients | None = None
 
     def close(self) -> None:
         """End the agent loops, then engines and trainers, then Ray; bounded, and safe to call in any state."""
@@ -150,7 +150,7 @@ def _start_actors(session: Session, model_folder: str, resume_from: Path | None,
     controller = ControllerClient(session.controller)
     planner = _begin_iterations(config, model_folder, controller, rollout, trainer, progress)
     reward = RewardClient(scorer)
-    session.connection = Connection(rollout=rollout, reward=reward, trainer=trainer, controller=controller, planner=planner)
+    session.connection = SessionClients(rollout=rollout, reward=reward, trainer=trainer, controller=controller, planner=planner)
     report("ready", 1.0)
 
 

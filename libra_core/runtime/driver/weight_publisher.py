@@ -18,13 +18,13 @@ from libra_core.engines.weight_source import BroadcastWeights, FileWeights, Tens
 from libra_core.errors import DeadlineError, ResourceError, TrainerLostError
 from libra_core.runtime.base.rpc import CALL_DEADLINE_S, GRACE_S, ActorHandle, answered, ask
 from libra_core.runtime.driver.clients import TrainerClient
-from libra_core.runtime.rollout.weights import LOOK_S, PublicationOrder, Published, worst_mismatch
+from libra_core.runtime.rollout.weights import PING_S, PublicationOrder, Published, worst_mismatch
 from libra_core.types.ids import EngineId, PolicyVersion
 from libra_core.types.reports import PublicationReport
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S = 5.0
+_WAIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,14 +80,14 @@ class WeightPublisher:
             ResourceError: no engine took the weights.
         """
         self.begin(version)
-        return self.settle()
+        return self.finish()
 
     def begin(self, version: PolicyVersion) -> None:
         """Settle the publication before, then do the trainer's part of this one. Raises what `settle` does."""
         # Engines read the version before from its file or out of the broadcast until they have answered; a second order beside it
         # would give some of them the one and some the other, and the canary of neither would mean anything.
         if self._under_way is not None:
-            self.settle()
+            self.finish()
         start_s = time.monotonic()
         canary = self._canary_tokens()
         sent = self._by_file(version, canary) if self._config.weights_by_file else self._by_broadcast(version, canary)
@@ -107,9 +107,9 @@ class WeightPublisher:
     def check(self) -> None:
         """Settle the publication under way if the engines have answered. Raises what `settle` does."""
         if self._under_way is not None and answered(self._under_way.sent.reference):
-            self.settle()
+            self.finish()
 
-    def settle(self) -> PublicationReport:
+    def finish(self) -> PublicationReport:
         """Wait for the publication under way; the report of the newest that has ended.
 
         Raises:
@@ -119,11 +119,11 @@ class WeightPublisher:
         """
         under_way, self._under_way = self._under_way, None
         if under_way is not None:
-            self._newest = self._settled(under_way)
+            self._newest = self._finished(under_way)
         assert self._newest is not None, "a publication has to begin before it is settled"
         return self._newest
 
-    def _settled(self, under_way: _UnderWay) -> PublicationReport:
+    def _finished(self, under_way: _UnderWay) -> PublicationReport:
         sent, version = under_way.sent, under_way.version
         answer: Published = ask(f"the engines to load version {version}", sent.reference, self._patience_s, since_s=sent.at_s)
         self._remove_files_before(sent.path)  # not sooner: engines that load still map the one before
@@ -194,7 +194,7 @@ class WeightPublisher:
     def _join_group(self) -> BroadcastWeights:
         """Form the group of trainer rank 0 and all engine workers, again whenever an engine was replaced."""
         group: dict[EngineId, int] = ask(
-            "the engines of a broadcast", self._coordinator.form_broadcast.remote(), LOOK_S + GRACE_S
+            "the engines of a broadcast", self._coordinator.form_broadcast.remote(), PING_S + GRACE_S
         )
         if self._layout is None:
             tensors = self._trainer.ranks.call("export_metadata", deadline_s=self._deadline_s)[0]
@@ -226,8 +226,8 @@ class WeightPublisher:
         return time.monotonic(), self._coordinator.publish.remote(prepared, canary, token)
 
     def _begun(self, token: int) -> bool:
-        beginning = self._coordinator.begin_publication.remote(token, _LOOK_S)
-        return ask("an engine to publish to", beginning, _LOOK_S + CALL_DEADLINE_S)
+        beginning = self._coordinator.begin_publication.remote(token, _WAIT_S)
+        return ask("an engine to publish to", beginning, _WAIT_S + CALL_DEADLINE_S)
 
     def _canary_tokens(self) -> tuple[int, ...]:
         """Empty when it is switched off."""

@@ -106,7 +106,7 @@ class PromptCursor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Issue:
+class IssuedPrompt:
     """A prompt to start a group of."""
 
     index: int
@@ -129,13 +129,13 @@ class PromptQueue:
         self._was_lost = False
         """The one issued last."""
 
-    def next(self, version: int) -> Issue:
+    def next(self, version: int) -> IssuedPrompt:
         """Does not issue a prompt again that has not been lost."""
         due = [index for index, from_version in self._due.items() if from_version <= version]
         self._was_lost = bool(due) and not self._was_lost
         index = min(due) if self._was_lost else next(self._fresh)
         self._due.pop(index, None)
-        return Issue(index=index, losses=self._losses.get(index, 0))
+        return IssuedPrompt(index=index, losses=self._losses.get(index, 0))
 
     def lose(self, index: int, version: int) -> None:
         """Its group came to nothing while this version was the newest."""

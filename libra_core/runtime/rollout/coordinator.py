@@ -19,9 +19,9 @@ from libra_core.runtime.base.actors import StartedEngine
 from libra_core.runtime.base.background import BackgroundTasks
 from libra_core.runtime.base.rpc import CALL_DEADLINE_S, GRACE_S, ActorHandle, reply
 from libra_core.runtime.base.time_breakdown import BusyClock, Interval
-from libra_core.runtime.rollout.admission import AdmissionState, Issue, PromptCursor, PromptQueue, groups_to_issue
+from libra_core.runtime.rollout.admission import AdmissionState, IssuedPrompt, PromptCursor, PromptQueue, groups_to_issue
 from libra_core.runtime.rollout.agent_loop import AgentTools
-from libra_core.runtime.rollout.fleet_manager import FleetKeeper, Handover
+from libra_core.runtime.rollout.fleet_manager import FleetManager, Handover
 from libra_core.runtime.rollout.group_runner import GroupRunner, GroupVerdict, LostGroups, is_unanswerable
 from libra_core.runtime.rollout.kv_moves import offers_of, stay
 from libra_core.runtime.rollout.router import open_router
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 _KEEP_SPANS = 50_000
 _STOP_S = 20.0
-_TOLD_WAITS = 8
+_REPORTED_WAITS = 8
 _NAME = "the rollout coordinator"
 
 
@@ -105,18 +105,18 @@ class RolloutCoordinatorActor:
         """Take over the engines; groups start with `begin`. Tools that block run in the loop's default threads."""
         asyncio.get_running_loop().set_default_executor(self._threads)
         self._store, self._scorer = store, scorer
-        self._keeper = FleetKeeper(self._config, controller, self._tasks.spawn, self._record, self._router)
-        self._keeper.start_with(engines)
+        self._manager = FleetManager(self._config, controller, self._tasks.spawn, self._record, self._router)
+        self._manager.start_with(engines)
         self._tools = AgentTools(
             environment=self._environment,
-            bind=self._keeper.fleet.bind,
-            foresee=self._keeper.fleet.foresee if self._config.routing.prefill_ahead else stay,
+            bind=self._manager.fleet.bind,
+            foresee=self._manager.fleet.foresee if self._config.routing.prefill_ahead else stay,
             watch=self._router,
-            generate=self._keeper.fleet.generate,
-            release=self._keeper.fleet.release,
+            generate=self._manager.fleet.generate,
+            release=self._manager.fleet.release,
             record=self._record,
             waiting=self._board.waiting,
-            offer=offers_of(self._config.rollout, self._keeper.fleet),
+            offer=offers_of(self._config.rollout, self._manager.fleet),
             vocabulary=self._vocabulary,
             cut_mark=self._cut_mark,
         )
@@ -129,35 +129,35 @@ class RolloutCoordinatorActor:
         """Swap the weights of every engine, then let each score the canary. New groups start at the new version."""
         started_s = time.monotonic()
         try:
-            engines = await self._keeper.publish(order)
+            engines = await self._manager.publish(order)
             # Only now: a group that started before would carry a version that none of its tokens is of.
             self._version = order.version
             self._wake.set()
             self._tasks.spawn(self._router.save())
-            scores = await self._keeper.canary(canary) if canary else {}
+            scores = await self._manager.canary(canary) if canary else {}
         finally:
-            self._keeper.end_publication(token)
+            self._manager.end_publication(token)
         return Published(engines=tuple(engines), scores=scores, seconds=time.monotonic() - started_s)
 
     async def hold(self) -> None:
         """Stop generation on every engine until the next publication; unfinished requests keep what they have."""
-        await self._keeper.hold()
+        await self._manager.hold()
 
     async def begin_publication(self, token: int, wait_s: float) -> bool:
         """False: the engines that are expected have not come within `wait_s`; ask again."""
-        return await self._keeper.begin_publication(token, wait_s)
+        return await self._manager.begin_publication(token, wait_s)
 
     async def end_publication(self, token: int) -> None:
         """Of one that was begun and sends no order: engines may leave again."""
-        self._keeper.end_publication(token)
+        self._manager.end_publication(token)
 
     async def expect_engines(self, degrees: tuple[int, ...], within_s: float) -> None:
         """The fleet changes for so long; afterwards, with 0 s, it has engines of these degrees."""
-        self._keeper.expect(degrees, within_s)
+        self._manager.expect(degrees, within_s)
 
     async def note_failure(self, sentence: str) -> None:
         """Why engines of the plan do not serve; a step that waits without any ends with it. Empty: all do."""
-        self._keeper.failure = sentence or None
+        self._manager.failure = sentence or None
 
     async def note_fault(self, sentence: str) -> None:
         """The cluster controller failed at something that it cannot make good; a step that waits ends with it."""
@@ -165,22 +165,22 @@ class RolloutCoordinatorActor:
 
     async def retire_engine(self, engine_id: EngineId, deadline_s: float) -> Handover:
         """Its trajectories go on on the other engines."""
-        return await self._keeper.retire(engine_id, deadline_s)
+        return await self._manager.retire(engine_id, deadline_s)
 
     async def admit_engine(self, engine: StartedEngine) -> None:
         """With the newest weights."""
-        await self._keeper.admit(engine, await self.canary_tokens())
+        await self._manager.admit(engine, await self.canary_tokens())
 
     async def open_broadcast(self, host: str, port: int, world_size: int, timeout_s: float) -> None:
-        await self._keeper.round.open(host, port, world_size, timeout_s)
+        await self._manager.round.open(host, port, world_size, timeout_s)
 
     async def form_broadcast(self) -> dict[EngineId, int]:
         """Engines of the next broadcast that live, and their degrees."""
-        return await self._keeper.round.form(self._keeper.members())
+        return await self._manager.round.form(self._manager.members())
 
     async def end_broadcast(self, *, whole: bool) -> None:
         """Whether the trainer has sent all of it; else it is sent again."""
-        self._keeper.round.end(whole=whole)
+        self._manager.round.end(whole=whole)
 
     async def canary_tokens(self) -> tuple[int, ...]:
         return next(iter(self._prompts.training(0))).token_ids
@@ -194,7 +194,7 @@ class RolloutCoordinatorActor:
         return [(prompt, group.trajectories[0]) for prompt, (group, _) in zip(prompts, runs, strict=True)]
 
     async def stats(self) -> list[EngineStats]:
-        return await self._keeper.stats()
+        return await self._manager.stats()
 
     async def busy_intervals(self, since_s: float) -> list[Interval]:
         """When at least one trajectory was unfinished."""
@@ -207,14 +207,14 @@ class RolloutCoordinatorActor:
         return RolloutState(
             fault=f"{_NAME} failed: {self._tasks.fault}" if self._tasks.fault else self._fault,
             lost=self._lost.verdict,
-            failure=self._keeper.hopeless,
+            failure=self._manager.hopeless,
             version=self._version,
-            engines={member.engine_id: member.bound for member in self._keeper.fleet.ordered()},
-            waiting_for_weights=self._keeper.waiting_for_weights,
-            expects_engines=self._keeper.fleet.expects_engines,
+            engines={member.engine_id: member.bound for member in self._manager.fleet.ordered()},
+            waiting_for_weights=self._manager.waiting_for_weights,
+            expects_engines=self._manager.fleet.expects_engines,
             running_groups=tuple(sorted(self._running)),
-            waits=tuple(self._board.longest(_TOLD_WAITS)),
-            queued=self._keeper.fleet.queued,
+            waits=tuple(self._board.longest(_REPORTED_WAITS)),
+            queued=self._manager.fleet.queued,
         )
 
     async def routing_report(self) -> RoutingReport:
@@ -224,7 +224,7 @@ class RolloutCoordinatorActor:
     async def stop(self) -> None:
         await self._tasks.end(_STOP_S)
         self._threads.shutdown(wait=False, cancel_futures=True)
-        self._router.settle()
+        self._router.learn_finished()
         await self._router.save(at_once=True)
 
     async def _admit(self) -> None:
@@ -248,7 +248,7 @@ class RolloutCoordinatorActor:
             await self._wake.wait()  # unbounded: a step that gets no groups says who is late
             self._wake.clear()  # before the look, not after it: what comes during the look must wake this again
 
-    async def _run_group(self, runner: GroupRunner, issue: Issue, version: PolicyVersion) -> None:
+    async def _run_group(self, runner: GroupRunner, issue: IssuedPrompt, version: PolicyVersion) -> None:
         index = issue.index
         prompt = next(iter(self._prompts.training(index)))
         self._running.add(index)

@@ -71,7 +71,7 @@ class Handover:
     seconds: float
 
 
-class FleetKeeper:
+class FleetManager:
     """Owned by the coordinator's event loop.
 
     An engine joins only after it has the newest weights: by file at once, by broadcast with the next publication, which

@@ -33,7 +33,7 @@ class ContextHistory:
 
 
 @dataclass(slots=True)
-class _Account:
+class _EngineKv:
     kv_tokens: int
     fill: float
     held: dict[TrajectoryId, float] = field(default_factory=dict[TrajectoryId, float])
@@ -50,31 +50,31 @@ class KvLedger:
     def __init__(self, *, fill: float, history: ContextHistory) -> None:
         self._fill = fill
         self._history = history
-        self._accounts: dict[EngineId, _Account] = {}
+        self._kv: dict[EngineId, _EngineKv] = {}
         self._engine_of: dict[TrajectoryId, EngineId] = {}
 
     def add_engine(self, engine_id: EngineId, kv_tokens: int) -> None:
-        self._accounts[engine_id] = _Account(kv_tokens=kv_tokens, fill=self._fill)
+        self._kv[engine_id] = _EngineKv(kv_tokens=kv_tokens, fill=self._fill)
 
     def remove_engine(self, engine_id: EngineId) -> None:
-        account = self._accounts.pop(engine_id, None)
-        for trajectory_id in account.held if account else ():
+        kv = self._kv.pop(engine_id, None)
+        for trajectory_id in kv.held if kv else ():
             del self._engine_of[trajectory_id]
 
     def engine_of(self, trajectory_id: TrajectoryId) -> EngineId | None:
         return self._engine_of.get(trajectory_id)
 
     def has_room(self, engine_id: EngineId, kind: str, context_tokens: int) -> bool:
-        account = self._accounts[engine_id]
-        if not account.held:
+        kv = self._kv[engine_id]
+        if not kv.held:
             return True
-        wanted = sum(account.held.values()) + self._history.expected(kind, context_tokens)
-        return wanted <= account.fill * account.kv_tokens
+        wanted = sum(kv.held.values()) + self._history.expected(kind, context_tokens)
+        return wanted <= kv.fill * kv.kv_tokens
 
     def bind(self, trajectory_id: TrajectoryId, engine_id: EngineId, kind: str, context_tokens: int) -> None:
         """Also moves a bound trajectory, and refreshes the expectation of one that stays."""
         self._forget(trajectory_id)
-        self._accounts[engine_id].held[trajectory_id] = self._history.expected(kind, context_tokens)
+        self._kv[engine_id].held[trajectory_id] = self._history.expected(kind, context_tokens)
         self._engine_of[trajectory_id] = engine_id
 
     def release(self, trajectory_id: TrajectoryId, kind: str, final_tokens: int) -> None:
@@ -84,14 +84,14 @@ class KvLedger:
 
     def observe(self, engine_id: EngineId, preemptions: int) -> None:
         """Adapt an engine's share to the preemptions it has counted since its start."""
-        account = self._accounts.get(engine_id)
-        if account is None:
+        kv = self._kv.get(engine_id)
+        if kv is None:
             return
-        factor = _BACK_OFF if preemptions > account.preemptions else _RECOVERY
-        account.preemptions = preemptions
-        account.fill = min(self._fill, max(min(_LOWEST_FILL, self._fill), account.fill * factor))
+        factor = _BACK_OFF if preemptions > kv.preemptions else _RECOVERY
+        kv.preemptions = preemptions
+        kv.fill = min(self._fill, max(min(_LOWEST_FILL, self._fill), kv.fill * factor))
 
     def _forget(self, trajectory_id: TrajectoryId) -> None:
         engine_id = self._engine_of.pop(trajectory_id, None)
         if engine_id is not None:
-            del self._accounts[engine_id].held[trajectory_id]
+            del self._kv[engine_id].held[trajectory_id]

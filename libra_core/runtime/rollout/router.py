@@ -84,13 +84,13 @@ class FleetRouter:
     def learn(self, finished: FinishedTrajectory) -> None:
         """Takes note at once; the policy learns when the event loop has nothing more urgent."""
         self._pending.append(finished)
-        asyncio.get_running_loop().call_soon(self.settle)
+        asyncio.get_running_loop().call_soon(self.learn_finished)
 
     def forget(self, trajectory_id: TrajectoryId) -> None:
         self._moves_of.pop(trajectory_id, None)
         self._policy.forget(trajectory_id)
 
-    def settle(self) -> None:
+    def learn_finished(self) -> None:
         """Learn what has finished; let the bucket limits follow it every so often."""
         while self._pending and not self._writing:
             finished = self._pending.popleft()
@@ -146,7 +146,7 @@ class FleetRouter:
         """Since the last report; `accuracy` and `tail_recall` over the last thousand trajectories."""
         times = list(self._decisions_us)
         cuts = quantiles(times, n=100) if len(times) > 1 else [math.nan] * 99
-        found = RoutingReport(
+        result = RoutingReport(
             decisions=self._decisions,
             decision_p50_us=cuts[49],
             decision_p99_us=cuts[98],
@@ -165,14 +165,14 @@ class FleetRouter:
             tree_nodes=0 if self._tree is None else len(self._tree.table),
         )
         self._begin_report()
-        return found
+        return result
 
     async def save(self, *, at_once: bool = False) -> None:
         """Write the tree beside the run when it has grown; at most every half a minute in a thread, or `at_once` in this one,
         where threads may all be taken by tools or have ended; a write that a thread has begun ends first."""
         if at_once and self._write is not None and not self._write.done():
             await asyncio.wait([self._write], timeout=_SAVE_EVERY_S)
-            self.settle()
+            self.learn_finished()
         tree = self._tree
         if tree is None or tree.learnt == self._written:
             return
@@ -280,11 +280,11 @@ def open_router(config: LibraConfig, model_folder: str, run_dir: Path) -> FleetR
 def _laws(config: LibraConfig, model_folder: str) -> Mapping[int, EngineLaw] | None:
     """None, with the reason in the log, when this run's engines have no law; a 14B model's on A800 stand in."""
     plan = plan_of(config)
-    found, missing = load_run_laws(config, plan, model_folder)
-    if not found.engines:
+    report, missing = load_run_laws(config, plan, model_folder)
+    if not report.engines:
         logger.warning("routing weighs engines as those of a 14B model on A800: %s", "; ".join(missing))
         return None
-    laws = {tp: law for (tp, _), (law, _) in zip(plan.rollout.engines, found.engines, strict=True)}
+    laws = {tp: law for (tp, _), (law, _) in zip(plan.rollout.engines, report.engines, strict=True)}
     if config.replanning.repartition:
         costs = run_costs_or_kernels(config, load_model(model_folder))
         laws |= {tp: costs.engines[tp] for tp in engine_degrees(costs, plan.rollout.num_gpus)}

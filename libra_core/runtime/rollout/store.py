@@ -31,7 +31,7 @@ class StoreSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class BatchShare:
     """What one look at a step's batch brought."""
 
     groups: tuple[int, ...]
@@ -142,7 +142,7 @@ class TrajectoryStoreActor:
             self._counts = replace(self._counts, dropped=self._counts.dropped + 1)
             self._changed.notify_all()
 
-    async def take(self, step: int, timeout_s: float) -> Share:
+    async def take(self, step: int, timeout_s: float) -> BatchShare:
         """Move at least one more group into the step's batch, or return after `timeout_s` without."""
         batch = self._batches.setdefault(batch_name(step), Batch())
         late_s, waited_for = 0.0, set[int]()
@@ -158,7 +158,7 @@ class TrajectoryStoreActor:
                         self._taken.add(batch.groups[-1])
                         self._lengths.extend(records_of([batch.groups[-1]], step))
                     left = places - len(selection.chosen)
-                    return Share(
+                    return BatchShare(
                         groups=selection.chosen,
                         places=left,
                         late=selection.late,

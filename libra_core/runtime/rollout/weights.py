@@ -79,7 +79,7 @@ def worst_mismatch(
 
 Fail = Callable[[EngineId, str], None]
 """Tell of an engine that died, hangs, or did not take weights, and why."""
-LOOK_S = 60.0
+PING_S = 60.0
 """An engine answers between two of its steps."""
 _BROADCAST = "the broadcast of weights"
 
@@ -94,10 +94,10 @@ class BroadcastRound:
 
     async def form(self, members: Sequence[EngineMember]) -> dict[EngineId, int]:
         """Those that answer, and their degrees in the order of their ranks; who comes later waits for another round."""
-        looks = (
-            reply(_BROADCAST, f"a sign of life of {member.engine_id}", member.handle.ping.remote(), LOOK_S) for member in members
+        pings = (
+            reply(_BROADCAST, f"a sign of life of {member.engine_id}", member.handle.ping.remote(), PING_S) for member in members
         )
-        answers = await asyncio.gather(*looks, return_exceptions=True)
+        answers = await asyncio.gather(*pings, return_exceptions=True)
         self.members = tuple(self._kept(members, answers))
         self._whole = asyncio.get_running_loop().create_future()
         return {member.engine_id: member.tp for member in self.members}

@@ -2,14 +2,14 @@
 
 from libra_core.simulation.kernel.compiled import compiled
 from libra_core.simulation.kernel.engine import enqueue, forget_prefix
-from libra_core.simulation.kernel.records import NOBODY, UNBOUND, State
+from libra_core.simulation.kernel.records import NOBODY, UNBOUND, KernelState
 
 _HISTORY_WEIGHT = 0.02
 """Weight of the newest trajectory in the running mean of final contexts, as in `libra_core.runtime.rollout.kv_budget`."""
 
 
 @compiled
-def issue(s: State) -> None:
+def issue(s: KernelState) -> None:
     """Start groups until the bound is reached."""
     run, pace = s.run[0], s.pace[0]
     allowed = min((pace.staleness + run.version + 1) * pace.batch, s.trajectories.size)
@@ -20,7 +20,7 @@ def issue(s: State) -> None:
 
 
 @compiled
-def next_unbound(s: State) -> int:
+def next_unbound(s: KernelState) -> int:
     """Those that lost their engine first, then the oldest new one."""
     run = s.run[0]
     if run.displaced > 0:
@@ -33,7 +33,7 @@ def next_unbound(s: State) -> int:
 
 
 @compiled
-def place(s: State, i: int, e: int) -> None:
+def place(s: KernelState, i: int, e: int) -> None:
     """Bind an unbound trajectory and send its turn."""
     run = s.run[0]
     if i == run.unplaced:
@@ -49,7 +49,7 @@ def place(s: State, i: int, e: int) -> None:
 
 
 @compiled
-def displace(s: State, i: int) -> None:
+def displace(s: KernelState, i: int) -> None:
     """Back to the coordinator, without a prefix."""
     s.trajectories[i].phase = UNBOUND
     s.displaced[s.run[0].displaced] = i
@@ -58,7 +58,7 @@ def displace(s: State, i: int) -> None:
 
 
 @compiled
-def send_turn(s: State, i: int, e: int) -> None:
+def send_turn(s: KernelState, i: int, e: int) -> None:
     """The next turn of a bound trajectory, on its engine or on another one."""
     run, t = s.run[0], s.trajectories[i]
     if e != t.engine:
@@ -74,7 +74,7 @@ def send_turn(s: State, i: int, e: int) -> None:
 
 
 @compiled
-def unbind(s: State, i: int) -> None:
+def unbind(s: KernelState, i: int) -> None:
     t = s.trajectories[i]
     if t.cached == 1:
         forget_prefix(s, i)
@@ -86,13 +86,13 @@ def unbind(s: State, i: int) -> None:
 
 
 @compiled
-def note_length(s: State, i: int) -> None:
+def note_length(s: KernelState, i: int) -> None:
     run = s.run[0]
     run.mean_context += _HISTORY_WEIGHT * (s.trajectories[i].held - run.mean_context)
 
 
 @compiled
-def has_room(s: State, i: int, e: int) -> bool:
+def has_room(s: KernelState, i: int, e: int) -> bool:
     engine = s.engines[e]
     if engine.alive == 0 or engine.opened_s > s.run[0].now_s:
         return False
@@ -100,7 +100,7 @@ def has_room(s: State, i: int, e: int) -> bool:
 
 
 @compiled
-def emptiest(s: State, i: int) -> int:
+def emptiest(s: KernelState, i: int) -> int:
     """The open engine with room that holds the fewest trajectories a GPU."""
     best, least = NOBODY, 0.0
     for e in range(s.engines.size):
@@ -112,7 +112,7 @@ def emptiest(s: State, i: int) -> int:
 
 
 @compiled
-def home_or_emptier(s: State, i: int) -> int:
+def home_or_emptier(s: KernelState, i: int) -> int:
     """Stay on the engine that holds the prefix, unless another one is emptier by the margin."""
     home = s.trajectories[i].engine
     if s.pace[0].stay_margin <= 0:
@@ -125,7 +125,7 @@ def home_or_emptier(s: State, i: int) -> int:
 
 
 @compiled
-def _bind(s: State, i: int, e: int) -> None:
+def _bind(s: KernelState, i: int, e: int) -> None:
     t = s.trajectories[i]
     t.engine = e
     t.promised = _expected(s, i)
@@ -134,6 +134,6 @@ def _bind(s: State, i: int, e: int) -> None:
 
 
 @compiled
-def _expected(s: State, i: int) -> float:
+def _expected(s: KernelState, i: int) -> float:
     t = s.trajectories[i]
     return max(s.run[0].mean_context, t.held + t.arriving)

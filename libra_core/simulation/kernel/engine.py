@@ -8,7 +8,7 @@ decoding sequences advance one token a chunk meanwhile, which the newcomer's lat
 import math
 
 from libra_core.simulation.kernel.compiled import compiled
-from libra_core.simulation.kernel.records import DIRTY, NEVER, NOBODY, RUNNING, WAITING, State
+from libra_core.simulation.kernel.records import DIRTY, NEVER, NOBODY, RUNNING, WAITING, KernelState
 
 _FILL_ON_ADMISSION = 0.95
 """An engine admits a sequence up to this share of its KV cache; the rest is for those that grow."""
@@ -16,13 +16,13 @@ _TOKEN = 1e-3
 
 
 @compiled
-def prefill_s(s: State, e: int, tokens: float, context: float) -> float:
+def prefill_s(s: KernelState, e: int, tokens: float, context: float) -> float:
     engine = s.engines[e]
     return engine.prefill_s * tokens + engine.prefill_pair_s * tokens * (context + tokens / 2)
 
 
 @compiled
-def advance(s: State, e: int) -> None:
+def advance(s: KernelState, e: int) -> None:
     """Fluid decoding up to now."""
     engine, now_s = s.engines[e], s.run[0].now_s
     waited = now_s - engine.clock_s
@@ -42,7 +42,7 @@ def advance(s: State, e: int) -> None:
 
 
 @compiled
-def serve(s: State, e: int) -> None:
+def serve(s: KernelState, e: int) -> None:
     """Admit what waits, then find the next event."""
     engine, run = s.engines[e], s.run[0]
     advance(s, e)
@@ -70,7 +70,7 @@ def serve(s: State, e: int) -> None:
 
 
 @compiled
-def _start(s: State, e: int, i: int) -> None:
+def _start(s: KernelState, e: int, i: int) -> None:
     engine, run, t = s.engines[e], s.run[0], s.trajectories[i]
     if t.cached == 1:
         forget_prefix(s, i)
@@ -102,7 +102,7 @@ def _start(s: State, e: int, i: int) -> None:
 
 
 @compiled
-def stop_running(s: State, e: int, place: int) -> int:
+def stop_running(s: KernelState, e: int, place: int) -> int:
     """Take the sequence at `place` off the engine; returns its number. Its context is still that of the turn's start."""
     engine = s.engines[e]
     i = s.running[e, place]
@@ -117,7 +117,7 @@ def stop_running(s: State, e: int, place: int) -> int:
 
 
 @compiled
-def keep_partial(s: State, e: int, i: int) -> None:
+def keep_partial(s: KernelState, e: int, i: int) -> None:
     """A sequence that was stopped within a turn keeps the tokens it has."""
     t = s.trajectories[i]
     tokens = min(max(s.engines[e].decoded - t.first_token, 0.0), t.left)
@@ -127,7 +127,7 @@ def keep_partial(s: State, e: int, i: int) -> None:
 
 
 @compiled
-def preempt_latest(s: State, e: int) -> None:
+def preempt_latest(s: KernelState, e: int) -> None:
     """The KV cache is full: the latest admitted gives up its place and will be recomputed."""
     latest = 0
     for place in range(1, s.engines[e].running):
@@ -140,7 +140,7 @@ def preempt_latest(s: State, e: int) -> None:
 
 
 @compiled
-def enqueue(s: State, e: int, i: int, in_front: bool) -> None:
+def enqueue(s: KernelState, e: int, i: int, in_front: bool) -> None:
     engine, t = s.engines[e], s.trajectories[i]
     advance(s, e)
     if t.cached == 1:
@@ -160,7 +160,7 @@ def enqueue(s: State, e: int, i: int, in_front: bool) -> None:
 
 
 @compiled
-def _next_waiting(s: State, e: int) -> int:
+def _next_waiting(s: KernelState, e: int) -> int:
     first = s.engines[e].first
     if s.pace[0].most_calls_first == 0:
         return first
@@ -173,7 +173,7 @@ def _next_waiting(s: State, e: int) -> int:
 
 
 @compiled
-def _take_from_queue(s: State, e: int, i: int) -> None:
+def _take_from_queue(s: KernelState, e: int, i: int) -> None:
     engine = s.engines[e]
     if engine.first == i:
         engine.first = s.trajectories[i].behind
@@ -189,7 +189,7 @@ def _take_from_queue(s: State, e: int, i: int) -> None:
 
 
 @compiled
-def keep_prefix(s: State, i: int) -> None:
+def keep_prefix(s: KernelState, i: int) -> None:
     """The context stays on the engine, unused, until it is wanted again or evicted; the least recently used goes first."""
     t = s.trajectories[i]
     engine = s.engines[t.engine]
@@ -204,7 +204,7 @@ def keep_prefix(s: State, i: int) -> None:
 
 
 @compiled
-def forget_prefix(s: State, i: int) -> None:
+def forget_prefix(s: KernelState, i: int) -> None:
     t = s.trajectories[i]
     engine = s.engines[t.engine]
     t.cached = 0
@@ -220,14 +220,14 @@ def forget_prefix(s: State, i: int) -> None:
 
 
 @compiled
-def _evict(s: State, e: int, needed: float) -> None:
+def _evict(s: KernelState, e: int, needed: float) -> None:
     engine = s.engines[e]
     while engine.oldest != NOBODY and engine.context + engine.prefixes + needed > engine.kv_tokens:
         forget_prefix(s, engine.oldest)
 
 
 @compiled
-def pause(s: State, e: int, until_s: float, recompute: bool) -> None:
+def pause(s: KernelState, e: int, until_s: float, recompute: bool) -> None:
     """Stand still until then; unused prefixes are void afterwards, and with `recompute` the running contexts too."""
     engine, run = s.engines[e], s.run[0]
     advance(s, e)
@@ -250,14 +250,14 @@ def pause(s: State, e: int, until_s: float, recompute: bool) -> None:
 
 
 @compiled
-def pause_left_s(s: State, e: int) -> float:
+def pause_left_s(s: KernelState, e: int) -> float:
     """Of the pauses that were charged beforehand."""
     engine, now_s = s.engines[e], s.run[0].now_s
     return min(max(engine.pause_end_s - now_s, 0.0), engine.pause_s, max(engine.clock_s - now_s, 0.0))
 
 
 @compiled
-def cut_short(s: State, e: int, until_s: float) -> None:
+def cut_short(s: KernelState, e: int, until_s: float) -> None:
     """It fails: what it would have computed is not counted, and it serves again no sooner than its pause ends."""
     engine, now_s = s.engines[e], s.run[0].now_s
     pause_left = pause_left_s(s, e)
@@ -272,11 +272,11 @@ def cut_short(s: State, e: int, until_s: float) -> None:
 
 
 @compiled
-def ended(s: State, e: int, place: int) -> bool:
+def ended(s: KernelState, e: int, place: int) -> bool:
     return s.finishes[e, place] - s.engines[e].decoded < _TOKEN
 
 
 @compiled
-def is_full(s: State, e: int) -> bool:
+def is_full(s: KernelState, e: int) -> bool:
     engine = s.engines[e]
     return engine.running > 1 and engine.context >= engine.kv_tokens - _TOKEN

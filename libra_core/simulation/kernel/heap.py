@@ -1,11 +1,11 @@
 """A binary heap of (time, owner) in two arrays; equal times leave in the order of owners, so results do not depend on history."""
 
 from libra_core.simulation.kernel.compiled import compiled
-from libra_core.simulation.kernel.records import State
+from libra_core.simulation.kernel.records import KernelState
 
 
 @compiled
-def push(s: State, time_s: float, owner: int) -> None:
+def push(s: KernelState, time_s: float, owner: int) -> None:
     place = s.run[0].tools
     s.run[0].tools += 1
     while place > 0:
@@ -18,7 +18,7 @@ def push(s: State, time_s: float, owner: int) -> None:
 
 
 @compiled
-def pop(s: State) -> int:
+def pop(s: KernelState) -> int:
     first = s.tool_owners[0]
     s.run[0].tools -= 1
     size = s.run[0].tools

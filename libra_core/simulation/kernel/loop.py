@@ -16,19 +16,19 @@ from libra_core.simulation.kernel.records import (
     STUCK,
     UNBOUND,
     WAITING,
-    State,
+    KernelState,
 )
 
 
 @compiled
-def advance_to(s: State, version: int) -> int:
+def advance_to(s: KernelState, version: int) -> int:
     """Run until the trainer stands at `version`, or somebody has to choose an engine."""
     run = s.run[0]
     while True:
         coordinator.issue(s)
         if _bind_waiting(s):
             return ASKS_PLACE
-        if run.look == 1:
+        if run.check == 1:
             trainer.take_and_train(s)
         e, engine_s = _next_engine(s)
         tool_s = s.tool_ends[0] if run.tools > 0 else NEVER
@@ -53,7 +53,7 @@ def advance_to(s: State, version: int) -> int:
 
 
 @compiled
-def _bind_waiting(s: State) -> bool:
+def _bind_waiting(s: KernelState) -> bool:
     """Place unbound trajectories while there is room; True when somebody else has to choose."""
     run = s.run[0]
     while run.room == 1:
@@ -71,7 +71,7 @@ def _bind_waiting(s: State) -> bool:
 
 
 @compiled
-def _prepare(s: State, i: int) -> None:
+def _prepare(s: KernelState, i: int) -> None:
     """The first turn of a new trajectory; its prompt is `arriving` already."""
     t = s.trajectories[i]
     if t.turn == 0 and t.left == 0.0:
@@ -79,7 +79,7 @@ def _prepare(s: State, i: int) -> None:
 
 
 @compiled
-def _next_engine(s: State) -> tuple[int, float]:
+def _next_engine(s: KernelState) -> tuple[int, float]:
     best, least = NOBODY, NEVER
     for e in range(s.upcoming.size):
         if s.upcoming[e] == DIRTY:
@@ -90,7 +90,7 @@ def _next_engine(s: State) -> tuple[int, float]:
 
 
 @compiled
-def _after_tool(s: State, i: int) -> bool:
+def _after_tool(s: KernelState, i: int) -> bool:
     t = s.trajectories[i]
     if t.engine == NOBODY:
         coordinator.displace(s, i)
@@ -103,7 +103,7 @@ def _after_tool(s: State, i: int) -> bool:
 
 
 @compiled
-def assign(s: State, i: int, e: int) -> None:
+def assign(s: KernelState, i: int, e: int) -> None:
     """The answer to `ASKS_PLACE` and `ASKS_TURN`."""
     if s.trajectories[i].engine == NOBODY:
         _prepare(s, i)
@@ -113,7 +113,7 @@ def assign(s: State, i: int, e: int) -> None:
 
 
 @compiled
-def survey(s: State, i: int, into: Any) -> None:
+def survey(s: KernelState, i: int, into: Any) -> None:
     """For whoever chooses: of each engine whether it has room for the trajectory, its degree, how many it holds."""
     for e in range(s.engines.size):
         asked = s.engines[e]
@@ -122,7 +122,7 @@ def survey(s: State, i: int, into: Any) -> None:
 
 
 @compiled
-def _engine_event(s: State, e: int) -> None:
+def _engine_event(s: KernelState, e: int) -> None:
     """Ends of turns, a full KV cache, or an engine that opens."""
     engine.advance(s, e)
     served = s.engines[e]
@@ -142,7 +142,7 @@ def _engine_event(s: State, e: int) -> None:
 
 
 @compiled
-def _end_turn(s: State, e: int, i: int) -> None:
+def _end_turn(s: KernelState, e: int, i: int) -> None:
     run, t = s.run[0], s.trajectories[i]
     t.held += t.left
     t.generated += t.left
@@ -156,7 +156,7 @@ def _end_turn(s: State, e: int, i: int) -> None:
         coordinator.note_length(s, i)
         s.groups[t.group].finished += 1
         if s.groups[t.group].finished == s.pace[0].group_size:
-            run.look = 1
+            run.check = 1
         return
     next_turn = t.first_turn + t.turn
     t.arriving = s.returned[next_turn - 1]
@@ -167,7 +167,7 @@ def _end_turn(s: State, e: int, i: int) -> None:
 
 
 @compiled
-def _fail(s: State) -> None:
+def _fail(s: KernelState) -> None:
     run = s.run[0]
     failure = s.failures[run.next_failure]
     run.next_failure += 1
@@ -179,7 +179,7 @@ def _fail(s: State) -> None:
 
 
 @compiled
-def _empty(s: State, e: int, partial: bool) -> None:
+def _empty(s: KernelState, e: int, partial: bool) -> None:
     """Send every trajectory of the engine back; without `partial` the turns under way start again."""
     run, stopped = s.run[0], s.engines[e]
     engine.advance(s, e)
@@ -202,7 +202,7 @@ def _empty(s: State, e: int, partial: bool) -> None:
 
 
 @compiled
-def stop_engine(s: State, e: int) -> None:
+def stop_engine(s: KernelState, e: int) -> None:
     """End an engine; turns under way keep their tokens and are prefilled elsewhere."""
     _empty(s, e, True)
     s.engines[e].alive = 0
@@ -210,7 +210,7 @@ def stop_engine(s: State, e: int) -> None:
 
 
 @compiled
-def open_engine(s: State, e: int, ready_s: float) -> None:
+def open_engine(s: KernelState, e: int, ready_s: float) -> None:
     """An engine whose laws are set serves from `ready_s` on."""
     run, opened = s.run[0], s.engines[e]
     opened.alive = 1
@@ -229,7 +229,7 @@ def open_engine(s: State, e: int, ready_s: float) -> None:
 
 
 @compiled
-def hold_back(s: State, seconds: float) -> None:
+def hold_back(s: KernelState, seconds: float) -> None:
     """The trainer can do nothing for so long: it is being rebuilt, or takes a replica in."""
     run = s.run[0]
     if run.busy == 1:

@@ -121,7 +121,7 @@ RUN = np.dtype(
         ("order", np.int64),
         ("tools", np.int64),  # size of the heap of running tools
         ("asks", np.int64),
-        ("look", np.int64),  # a group finished or the trainer is free
+        ("check", np.int64),  # a group finished or the trainer is free
         ("oldest", np.int64),  # first group that is not trained
         ("in_step", np.int64),
         ("work", np.float64),  # taken and not yet trained, FLOP
@@ -160,7 +160,7 @@ STEP = np.dtype(
 )
 
 
-class State(NamedTuple):
+class KernelState(NamedTuple):
     """Arrays shared by all compiled functions. `run` and `pace` have one record."""
 
     generated: Any

@@ -6,14 +6,14 @@ one would miss its due step.
 
 from libra_core.simulation.kernel.compiled import compiled
 from libra_core.simulation.kernel.engine import pause
-from libra_core.simulation.kernel.records import NEVER, NOBODY, State
+from libra_core.simulation.kernel.records import NEVER, NOBODY, KernelState
 
 
 @compiled
-def take_and_train(s: State) -> None:
+def take_and_train(s: KernelState) -> None:
     """Take ready groups; begin to train them when the step is streamed or its batch is whole."""
     run, pace = s.run[0], s.pace[0]
-    run.look = 0
+    run.check = 0
     if run.busy == 1:
         return
     groups = pace.batch // pace.group_size
@@ -32,7 +32,7 @@ def take_and_train(s: State) -> None:
 
 
 @compiled
-def _select(s: State, places: int) -> tuple[int, bool]:
+def _select(s: KernelState, places: int) -> tuple[int, bool]:
     """The next group, and whether only an age limit keeps a ready one out."""
     run, pace = s.run[0], s.pace[0]
     age = pace.staleness + pace.age_slack
@@ -57,7 +57,7 @@ def _select(s: State, places: int) -> tuple[int, bool]:
 
 
 @compiled
-def _note_age_wait(s: State, blocked: bool) -> None:
+def _note_age_wait(s: KernelState, blocked: bool) -> None:
     run = s.run[0]
     if blocked and run.age_since_s == NEVER:
         run.age_since_s = run.now_s
@@ -67,7 +67,7 @@ def _note_age_wait(s: State, blocked: bool) -> None:
 
 
 @compiled
-def book_wait(s: State, until_s: float) -> None:
+def book_wait(s: KernelState, until_s: float) -> None:
     """Of the trainer, since it was free: what it was kept from training, and what it waited for groups."""
     run = s.run[0]
     step = s.steps[run.version]
@@ -78,7 +78,7 @@ def book_wait(s: State, until_s: float) -> None:
 
 
 @compiled
-def close_wait(s: State) -> None:
+def close_wait(s: KernelState) -> None:
     """Book what the trainer waited so far; a wait for an age limit goes on."""
     run = s.run[0]
     waits_for_age = run.age_since_s < NEVER
@@ -88,7 +88,7 @@ def close_wait(s: State) -> None:
 
 
 @compiled
-def _enter(s: State, g: int) -> float:
+def _enter(s: KernelState, g: int) -> float:
     """Book a group into the step's record; returns its training work."""
     run, size = s.run[0], s.pace[0].group_size
     step = s.steps[run.version]
@@ -107,7 +107,7 @@ def _enter(s: State, g: int) -> float:
 
 
 @compiled
-def _begin(s: State) -> None:
+def _begin(s: KernelState) -> None:
     run, pace = s.run[0], s.pace[0]
     step = s.steps[run.version]
     begin = max(run.now_s, run.trainer_open_s)
@@ -135,13 +135,13 @@ def _begin(s: State) -> None:
 
 
 @compiled
-def end_training(s: State) -> None:
+def end_training(s: KernelState) -> None:
     """After the last group of a step its weights are published: the trainer waits, or sends and goes on; the engines pause."""
     run, pace = s.run[0], s.pace[0]
     run.train_end_s = NEVER
     run.busy = 0
     run.free_s = run.now_s
-    run.look = 1
+    run.check = 1
     if run.in_step < pace.batch // pace.group_size:
         return
     s.steps[run.version].ended_s = run.now_s

@@ -46,10 +46,12 @@ def trainer_of(truth: Truth, evaluator: TrainingCosts) -> TrainerLaw:
     linear, pairs = trainer.flop_coefficients()
 
     def evaluate(shape: TrainingShape, load: TrainingLoad) -> TrainEstimate:
-        found = evaluator.estimate(shape, load)
+        predicted = evaluator.estimate(shape, load)
         work = linear * (load.tokens + trainer.fixed_tokens * load.num_sequences) + pairs * load.squared_tokens
-        seconds = work / trainer.flops(shape.num_gpus, shape.tp, found.bubble_share, batch=load.num_sequences) + trainer.fixed_s
-        return replace(found, t_train_s=seconds if found.fit.fits else found.t_train_s)
+        seconds = (
+            work / trainer.flops(shape.num_gpus, shape.tp, predicted.bubble_share, batch=load.num_sequences) + trainer.fixed_s
+        )
+        return replace(predicted, t_train_s=seconds if predicted.fit.fits else predicted.t_train_s)
 
     return TrainerLaw(shape_fit=evaluator.shape_fit, evaluate=evaluate)
 

@@ -9,7 +9,7 @@ the engines pause for.
 
 import numpy as np
 
-from libra_core.planning.candidates import open_bench, train_leaves
+from libra_core.planning.candidates import search_inputs, train_leaves
 from libra_core.planning.training_tree import Cuts
 from libra_core.simulation.study.beliefs import length_table_of, problem
 from libra_core.simulation.study.config import StudyConfig, SystemConfig
@@ -32,8 +32,8 @@ def fluid_tokens_per_s(study: StudyConfig, truth: Truth, work: Trajectories, blo
 
 def _least_slowdown(study: StudyConfig, truth: Truth, work: Trajectories) -> float:
     """By tensor parallelism and pipeline bubbles, of the best layout that fits any number of GPUs."""
-    bench = open_bench(problem(study, SystemConfig(about="any"), length_table_of(work)), Cuts())
-    layouts = [leaf.layout for leaf in train_leaves(bench, Cuts()).run.values()]
+    inputs = search_inputs(problem(study, SystemConfig(about="any"), length_table_of(work)), Cuts())
+    layouts = [leaf.layout for leaf in train_leaves(inputs, Cuts()).run.values()]
     tokens = float(work.total_tokens.mean()) * study.batch
     return min(truth.trainer.tp_time[layout.tp] / (1.0 - bubble_share(layout, tokens)) for layout in layouts)
 

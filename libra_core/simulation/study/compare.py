@@ -13,7 +13,7 @@ import numpy as np
 from libra_core.errors import ConfigError
 from libra_core.simulation.study.bounds import fluid_tokens_per_s
 from libra_core.simulation.study.config import StudyConfig, SystemConfig, load_laws, load_systems, varied
-from libra_core.simulation.study.run import Outcome, run_system, workload
+from libra_core.simulation.study.run import SystemRun, run_system, workload
 from libra_core.simulation.study.statistics import Interval, Pace, mean_ratio, rate, ratio
 from libra_core.simulation.truth import load_truth
 from libra_core.simulation.workload.laws import WorkloadLaw
@@ -24,7 +24,7 @@ Report = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class SystemRow:
     """One system on one workload."""
 
     workload: str
@@ -46,7 +46,7 @@ class SweepPoint:
 
     label: str
     baseline: str
-    rows: tuple[Row, ...]
+    rows: tuple[SystemRow, ...]
     over_baseline: dict[str, Interval]
 
 
@@ -56,8 +56,8 @@ class StudyResult:
 
     study: StudyConfig
     systems: dict[str, SystemConfig]
-    outcomes: tuple[Outcome, ...]
-    rows: tuple[Row, ...]
+    outcomes: tuple[SystemRun, ...]
+    rows: tuple[SystemRow, ...]
     over_baseline: dict[str, Interval]
     """Mean over the workloads, by system."""
     bounds: dict[str, float]
@@ -109,8 +109,8 @@ def compare(study: StudyConfig, report: Report, *, processes: int = 2) -> StudyR
     began = time.monotonic()
     variants = [("", "", study), *_variants(study)]
     each = [_jobs(variant) for _, _, variant in variants]
-    found = iter(_run_all([job for jobs in each for job in jobs], report, processes))
-    outcomes = [tuple(next(found) for _ in jobs) for jobs in each]
+    runs = iter(_run_all([job for jobs in each for job in jobs], report, processes))
+    outcomes = [tuple(next(runs) for _ in jobs) for jobs in each]
     points = [(sweep, _summary(variant, label, done)) for (sweep, label, variant), done in zip(variants, outcomes, strict=True)]
     base = points[0][1]
     return StudyResult(
@@ -146,7 +146,7 @@ def _jobs(study: StudyConfig) -> "list[Job]":
     ]
 
 
-def _summary(study: StudyConfig, label: str, outcomes: Sequence[Outcome]) -> SweepPoint:
+def _summary(study: StudyConfig, label: str, outcomes: Sequence[SystemRun]) -> SweepPoint:
     laws, systems = load_laws(study), list(load_systems(study))
     bounds = {law.name: _bound(study, law) for law in laws.values()}
     return SweepPoint(
@@ -164,9 +164,9 @@ def _seeds(study: StudyConfig) -> range:
 Job = tuple[StudyConfig, str, SystemConfig, WorkloadLaw, int]
 
 
-def _run_all(jobs: Sequence[Job], report: Report, processes: int) -> tuple[Outcome, ...]:
+def _run_all(jobs: Sequence[Job], report: Report, processes: int) -> tuple[SystemRun, ...]:
     """In the order of the jobs, whatever the order in which they end."""
-    done: dict[int, Outcome] = {}
+    done: dict[int, SystemRun] = {}
     if processes <= 1:
         for place, job in enumerate(jobs):
             done[place] = run_system(*job)
@@ -191,15 +191,15 @@ def _bound(study: StudyConfig, law: WorkloadLaw) -> float:
 
 
 def _rows(
-    study: StudyConfig, workloads: Sequence[str], systems: Sequence[str], outcomes: Sequence[Outcome], bounds: dict[str, float]
-) -> Iterator[Row]:
+    study: StudyConfig, workloads: Sequence[str], systems: Sequence[str], outcomes: Sequence[SystemRun], bounds: dict[str, float]
+) -> Iterator[SystemRow]:
     for name in workloads:
         baseline = paces(study, outcomes, name, study.baseline)
         oracle = rate(paces(study, outcomes, name, ORACLE)).mean if ORACLE in systems else float("nan")
         for system in systems:
             runs = [outcome for outcome in outcomes if (outcome.workload, outcome.system) == (name, system)]
             tokens = rate(paces(study, outcomes, name, system))
-            yield Row(
+            yield SystemRow(
                 workload=name,
                 system=system,
                 tokens_per_s=tokens,
@@ -212,7 +212,7 @@ def _rows(
 
 
 def _over_baseline(
-    study: StudyConfig, workloads: Sequence[str], systems: Sequence[str], outcomes: Sequence[Outcome]
+    study: StudyConfig, workloads: Sequence[str], systems: Sequence[str], outcomes: Sequence[SystemRun]
 ) -> dict[str, Interval]:
     return {
         system: mean_ratio(
@@ -222,7 +222,7 @@ def _over_baseline(
     }
 
 
-def paces(study: StudyConfig, outcomes: Sequence[Outcome], workload_name: str, system: str) -> list[Pace]:
+def paces(study: StudyConfig, outcomes: Sequence[SystemRun], workload_name: str, system: str) -> list[Pace]:
     """One per seed."""
     return [
         Pace.of(outcome.steps, study.batch)
@@ -231,7 +231,7 @@ def paces(study: StudyConfig, outcomes: Sequence[Outcome], workload_name: str, s
     ]
 
 
-def _means(runs: Sequence[Outcome]) -> dict[str, float]:
+def _means(runs: Sequence[SystemRun]) -> dict[str, float]:
     rows = [asdict(outcome.summary) | {"plan_cpu_s": outcome.plan_cpu_s, "route_us": outcome.route_us} for outcome in runs]
     return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
 
@@ -257,7 +257,7 @@ def _point_json(point: SweepPoint) -> dict[str, Any]:
     }
 
 
-def _flat(row: Row) -> dict[str, Any]:
+def _flat(row: SystemRow) -> dict[str, Any]:
     """Means of a run that the row has an interval for, keep the interval."""
     values = asdict(row)
     means = values.pop("means")

@@ -7,8 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
-from libra_core.planning.candidates import open_bench
-from libra_core.planning.decision import Look, PastLooks, ReplanPolicy, tier_of
+from libra_core.planning.candidates import search_inputs
+from libra_core.planning.decision import PastComparisons, PlanComparison, ReplanPolicy, tier_of
 from libra_core.planning.experience import CostBook, ErrorBook
 from libra_core.planning.joint_search import plan_resources
 from libra_core.planning.lengths import LengthTable
@@ -33,21 +33,21 @@ _TRAINED_STEPS = 40
 """Measured training steps that beliefs are corrected by: enough for what steps scatter by to even out."""
 
 
-class Controller(Protocol):
+class StudyController(Protocol):
     """Looks at a world between two steps."""
 
-    def look(self, world: World) -> None: ...
+    def replan(self, world: World) -> None: ...
 
 
 class Static:
     """Never changes anything."""
 
-    def look(self, world: World) -> None:
+    def replan(self, world: World) -> None:
         return
 
 
 @dataclass(slots=True)
-class Replanner:
+class ReplanningController:
     """The planner under the newest lengths, and the rule of `planning.decision` with measured costs and errors."""
 
     study: StudyConfig
@@ -55,9 +55,9 @@ class Replanner:
     start: Start
     truth: TransitionTruth
     ledger: list[Decision] = field(default_factory=list[Decision])
-    look_s: list[float] = field(default_factory=list[float])
+    planning_s: list[float] = field(default_factory=list[float])
     """CPU time of each look that planned."""
-    _past: PastLooks = field(default_factory=PastLooks)
+    _past: PastComparisons = field(default_factory=PastComparisons)
     _errors: ErrorBook = field(default_factory=ErrorBook)
     _costs: CostBook | None = None
     _running: Candidate | None = None
@@ -65,24 +65,24 @@ class Replanner:
     _seen_s: float = 0.0
     _seen_version: int = 0
 
-    def look(self, world: World) -> None:
+    def replan(self, world: World) -> None:
         if world.version % self.study.replan_every or len(world.plan.rollout.engines) > 1:
             return
         began = time.process_time()
         lengths, running = self._lengths(world), self._running or self.start.candidate
         asked = self._asked(world, lengths)
-        bench = open_bench(asked, Cuts())
-        current = forecast_of(bench, world.plan, running)
+        inputs = search_inputs(asked, Cuts())
+        current = forecast_of(inputs, world.plan, running)
         if self.system.corrects:
             self._correction = self._corrected(world, asked.regime)
             asked = self._asked(world, lengths)
-            bench = open_bench(asked, Cuts())
-            current = forecast_of(bench, world.plan, running)
+            inputs = search_inputs(asked, Cuts())
+            current = forecast_of(inputs, world.plan, running)
         self._compare_with_forecast(world, current)
-        candidates = [plan_resources(asked).best] + (flips(bench, current) if self.system.elastic else [])
+        candidates = [plan_resources(asked).best] + (flips(inputs, current) if self.system.elastic else [])
         book = self._costs or CostBook(priors=prior_costs(self.truth, free=self.system.lengths_known))
-        looks = [
-            Look(
+        comparisons = [
+            PlanComparison(
                 step=world.version,
                 steps_left=self.study.steps - world.version,
                 current=current,
@@ -93,8 +93,8 @@ class Replanner:
             )
             for candidate in candidates
         ]
-        decision = choose(looks, self._policy(), self._past)
-        self.look_s.append(time.process_time() - began)
+        decision = choose(comparisons, self._policy(), self._past)
+        self.planning_s.append(time.process_time() - began)
         self.ledger.append(decision)
         self._past = self._past.after(decision)
         if decision.verdict is Verdict.SWITCH:
@@ -207,7 +207,7 @@ class IdleRatio:
     tolerance: float = 0.10
     patience: int = 8
     """Looks for which a direction is left alone after a move that did not help, and twice as many after each further one."""
-    looks_apart: int = 2
+    rounds_apart: int = 2
     """In the study's looks at the plan: five steps are too noisy to judge a move by."""
     _seen: tuple[int, float, float] = (0, 0.0, 0.0)
     _before: tuple[Plan, float] | None = None
@@ -215,12 +215,12 @@ class IdleRatio:
     _failed: dict[int, int] = field(default_factory=dict[int, int])
     _ladder: dict[int, Plan] = field(default_factory=dict[int, Plan])
 
-    def look(self, world: World) -> None:
-        if world.version % (self.looks_apart * self.study.replan_every):
+    def replan(self, world: World) -> None:
+        if world.version % (self.rounds_apart * self.study.replan_every):
             return
         version, then_s, then_starved = self._seen
-        account = world.fleet_account()
-        starved = account.starved_s
+        spent = world.fleet_time()
+        starved = spent.starved_s
         self._seen = (world.version, world.now_s, starved)
         if not version:
             return

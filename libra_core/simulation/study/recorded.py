@@ -106,7 +106,7 @@ def plans_on(run: RecordedRun, gpus: int, config: LibraConfig) -> list[Plan]:
 def _measured(config: LibraConfig, rows: Sequence[Row], engines: Mapping[int, EngineLaw]) -> Truth:
     total = sum(row["rollout/prompt_tokens"] + row["rollout/generated_tokens"] + row["rollout/tool_tokens"] for row in rows)
     busy_s = sum(row["train/forward_backward_s"] + row["train/logprob_s"] for row in rows)
-    after_s = fmean(row["account/trainer_waits_publication_s"] + row["account/trainer_other_s"] for row in rows)
+    after_s = fmean(row["time/trainer_waits_publication_s"] + row["time/trainer_other_s"] for row in rows)
     return Truth(
         name=config.run.name,
         engines=dict(engines),
@@ -122,7 +122,7 @@ def _measured(config: LibraConfig, rows: Sequence[Row], engines: Mapping[int, En
         ),
         publication=PublicationTruth(
             trainer_waits_s=after_s,  # what else keeps the trainer is mostly bookkeeping, while the engines run again
-            engines_pause_s=fmean(row["account/fleet_paused_s"] for row in rows),
+            engines_pause_s=fmean(row["time/fleet_paused_s"] for row in rows),
             recompute_kv=config.publication.recompute_kv,
         ),
         transitions=TransitionTruth(engine_start_s=0, trainer_rebuild_s=0, hybrid_engine_s=0, hybrid_trainer_s=0),
@@ -131,7 +131,7 @@ def _measured(config: LibraConfig, rows: Sequence[Row], engines: Mapping[int, En
 
 def _with_engines_as_busy(run: RecordedRun, rows: Sequence[Row]) -> RecordedRun:
     """Stretch the engines until the replayed fleet works as long as the recorded one."""
-    busy_s = fmean(row["account/fleet_busy_s"] + row["account/fleet_reprefill_s"] for row in rows)
+    busy_s = fmean(row["time/fleet_busy_s"] + row["time/fleet_reprefill_s"] for row in rows)
     factor, fitted = 1.0, run
     for _ in range(_FITS):
         meter = replay_on(fitted, run.plan)

@@ -11,10 +11,10 @@ from libra_core.planning.history_file import read_history
 from libra_core.planning.lengths import LengthTable
 from libra_core.simulation.study.beliefs import length_table_of
 from libra_core.simulation.study.config import StudyConfig, SystemConfig
-from libra_core.simulation.study.controllers import Controller, IdleRatio, Replanner, Static
+from libra_core.simulation.study.controllers import IdleRatio, ReplanningController, Static, StudyController
 from libra_core.simulation.study.routers import router_for
 from libra_core.simulation.study.splits import Start, first_plan, grid
-from libra_core.simulation.study.summary import Meter, Picture, RunSummary, StepView
+from libra_core.simulation.study.summary import Meter, Picture, SimulatedSummary, StepView
 from libra_core.simulation.truth import Truth, load_truth
 from libra_core.simulation.workload.generate import generate, levels
 from libra_core.simulation.workload.laws import WorkloadLaw
@@ -29,13 +29,13 @@ _HISTORY_STEPS, _HISTORY_GROUPS, _HINDSIGHT_STEPS = 8, 16, 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class SystemRun:
     """A run and what its figures need."""
 
     system: str
     workload: str
     seed: int
-    summary: RunSummary
+    summary: SimulatedSummary
     steps: tuple[StepView, ...]
     picture: Picture
     decisions: tuple[Decision, ...]
@@ -47,7 +47,7 @@ class Outcome:
     """CPU time of one routing decision; nan without a router."""
 
 
-def run_system(study: StudyConfig, name: str, system: SystemConfig, law: WorkloadLaw, seed: int) -> Outcome:
+def run_system(study: StudyConfig, name: str, system: SystemConfig, law: WorkloadLaw, seed: int) -> SystemRun:
     """Deterministic but for the CPU times."""
     began = time.process_time()
     truth = truth_of(study, system)
@@ -61,17 +61,17 @@ def run_system(study: StudyConfig, name: str, system: SystemConfig, law: Workloa
     world.router = router = router_for(system.router, start.plan, work, history, truth)
     controller = _controller(study, system, start, truth, lengths)
     meter = drive(world, controller, study.steps, study.skipped_steps)
-    return Outcome(
+    return SystemRun(
         system=name,
         workload=law.name,
         seed=seed,
         summary=meter.summary(study.gpus),
         steps=tuple(meter.views()),
         picture=meter.picture(),
-        decisions=tuple(controller.ledger) if isinstance(controller, Replanner) else (),
+        decisions=tuple(controller.ledger) if isinstance(controller, ReplanningController) else (),
         first_plan=plan_text(start),
         cpu_s=time.process_time() - began,
-        plan_cpu_s=float(np.mean(planned_s + (controller.look_s if isinstance(controller, Replanner) else []))),
+        plan_cpu_s=float(np.mean(planned_s + (controller.planning_s if isinstance(controller, ReplanningController) else []))),
         route_us=math.nan if router is None else router.decision_us(),
     )
 
@@ -125,12 +125,12 @@ def open_world(study: StudyConfig, system: SystemConfig, start: Start, truth: Tr
     return World(truth, work, pacing, start.plan)
 
 
-def drive(world: World, controller: Controller, steps: int, skipped: int) -> Meter:
+def drive(world: World, controller: StudyController, steps: int, skipped: int) -> Meter:
     """Step by step to the end; the controller looks before every step but the first."""
     meter: Meter | None = None
     for version in range(1, steps + 1):
         if version > 1:
-            controller.look(world)
+            controller.replan(world)
         if version == skipped + 1:
             meter = Meter(world)
         world.run_to(version)
@@ -154,9 +154,9 @@ def layout_text(plan: Plan) -> str:
     return f"{train.num_gpus} = {shape or 'tp1'} | {engines}"
 
 
-def _controller(study: StudyConfig, system: SystemConfig, start: Start, truth: Truth, lengths: LengthTable) -> Controller:
+def _controller(study: StudyConfig, system: SystemConfig, start: Start, truth: Truth, lengths: LengthTable) -> StudyController:
     if system.replanning == "planner":
-        return Replanner(study=study, system=system, start=start, truth=truth.transitions)
+        return ReplanningController(study=study, system=system, start=start, truth=truth.transitions)
     if system.replanning == "idle_ratio":
         return IdleRatio(study=study, system=system, start=start, truth=truth.transitions, lengths=lengths)
     return Static()

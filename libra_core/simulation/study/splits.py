@@ -33,40 +33,42 @@ def first_plan(study: StudyConfig, system: SystemConfig, lengths: LengthTable) -
     """Every rule but `hindsight`, which needs runs. Raises `ResourceError` when nothing fits."""
     if system.split == "planner":
         return Start(candidate=plan_resources(problem(study, system, lengths)).best)
-    bench, found = evaluate_all(problem(study, system, lengths))
-    rows = [row for row, choice in enumerate(found.choices) if choice.tp == system.degrees[0]]
+    inputs, evaluated = evaluate_all(problem(study, system, lengths))
+    rows = [row for row, choice in enumerate(evaluated.choices) if choice.tp == system.degrees[0]]
     if not rows:
         raise ResourceError(f"{study.gpus} GPUs leave no engine of tp {system.degrees[0]} beside a trainer")
     match system.split:
         case "greedy":
-            row = min(rows, key=lambda row: _throughput_time(found, row))
+            row = min(rows, key=lambda row: _throughput_time(evaluated, row))
         case _:
             half = study.gpus // 2
-            row = min(rows, key=lambda row: (abs(found.choices[row].leaf.layout.num_gpus - half), found.solution.trainer_s[row]))
-    start = Start(candidate=candidate_of(bench, found.choices[row], found.solution, row))
+            row = min(
+                rows, key=lambda row: (abs(evaluated.choices[row].leaf.layout.num_gpus - half), evaluated.solution.trainer_s[row])
+            )
+    start = Start(candidate=candidate_of(inputs, evaluated.choices[row], evaluated.solution, row))
     return _with_fleet(start, system) if system.split == "fixed_fleet" else start
 
 
 def grid(study: StudyConfig, system: SystemConfig, lengths: LengthTable, sizes: int = 9) -> list[Start]:
     """Starts that hindsight chooses among: about `sizes` splits of every degree, each with its best kind of step."""
-    bench, found = evaluate_all(problem(study, system, lengths))
+    inputs, evaluated = evaluate_all(problem(study, system, lengths))
     best: dict[tuple[int, int], int] = {}
-    for row, choice in enumerate(found.choices):
+    for row, choice in enumerate(evaluated.choices):
         key = (choice.leaf.layout.num_gpus, choice.tp)
-        if key not in best or found.solution.forecast_s[row] < found.solution.forecast_s[best[key]]:
+        if key not in best or evaluated.solution.forecast_s[row] < evaluated.solution.forecast_s[best[key]]:
             best[key] = row
     wanted = {_nearest(best, float(target)) for target in np.linspace(study.gpus / 6, study.gpus * 5 / 6, sizes)}
     rows = [row for (gpus, _), row in sorted(best.items()) if gpus in wanted]
-    return [Start(candidate=candidate_of(bench, found.choices[row], found.solution, row)) for row in rows]
+    return [Start(candidate=candidate_of(inputs, evaluated.choices[row], evaluated.solution, row)) for row in rows]
 
 
 def _nearest(best: dict[tuple[int, int], int], target: float) -> int:
     return min((gpus for gpus, _ in best), key=lambda gpus: abs(gpus - target))
 
 
-def _throughput_time(found: Evaluated, row: int) -> float:
+def _throughput_time(evaluated: Evaluated, row: int) -> float:
     """What counts when only the two sides' throughputs are looked at."""
-    return max(float(found.solution.trainer_s[row]), float(found.solution.fleet_s[row]))
+    return max(float(evaluated.solution.trainer_s[row]), float(evaluated.solution.fleet_s[row]))
 
 
 def _with_fleet(start: Start, system: SystemConfig) -> Start:

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from libra_core.simulation.world import FleetAccount, World
+from libra_core.simulation.world import FleetTime, World
 
 _HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunSummary:
+class SimulatedSummary:
     """Means over the counted steps; shares are of GPU time."""
 
     tokens_per_s: float
@@ -82,7 +82,7 @@ class Meter:
         self._world = world
         self._first = world.version
         self._since_s = world.now_s
-        self._fleet = world.fleet_account()
+        self._fleet = world.fleet_time()
         self._moved = float(world.state.run[0].moved_tokens)
         self._train_gpu_s = 0.0
         self._plans: list[tuple[int, int]] = []
@@ -122,18 +122,18 @@ class Meter:
         trained = (float(state.steps.began_s[step]) - zero, float(state.steps.ended_s[step]) - zero)
         return Picture(trajectories=tuple(spans), train_s=trained)
 
-    def summary(self, gpus: int) -> RunSummary:
+    def summary(self, gpus: int) -> SimulatedSummary:
         world = self._world
         steps = world.state.steps[self._first : world.version]
         seconds = world.now_s - self._since_s
-        fleet = world.fleet_account().plus(self._fleet, -1.0)
+        fleet = world.fleet_time().plus(self._fleet, -1.0)
         run = world.state.run[0]
         colocated = world.pacing.colocated
         trajectories = max(float(steps.trajectories.sum()), 1.0)
         train_gpu_s = gpus * float(steps.train_s.sum()) if colocated else self._train_gpu_s * float(steps.train_s.sum()) / seconds
         useful = fleet.decode_s + fleet.prefill_s + train_gpu_s
         wasted = fleet.reprefill_s
-        return RunSummary(
+        return SimulatedSummary(
             tokens_per_s=float(steps.generated.sum()) / seconds,
             t_iter_s=seconds / len(steps),
             t_train_s=float(steps.train_s.mean()),
@@ -160,7 +160,7 @@ class Meter:
         )
 
 
-def _fleet_shares(fleet: FleetAccount) -> dict[str, float]:
+def _fleet_shares(fleet: FleetTime) -> dict[str, float]:
     whole = max(fleet.alive_s, 1e-9)
     return {
         "fleet_decode": fleet.decode_s / whole,

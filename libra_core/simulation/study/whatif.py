@@ -29,7 +29,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class ThroughputCurve:
     """All sizes, ascending; a size on which nothing fits is left out."""
 
     points: tuple[Point, ...]
@@ -79,7 +79,7 @@ def replay(
     sizes: Sequence[int],
     goal: Goal,
     report: Callable[[str, float], None],
-) -> Curve:
+) -> ThroughputCurve:
     """Run the system on every size; raises `ResourceError` when it fits on none."""
     points: list[Point] = []
     too_small: list[int] = []
@@ -94,16 +94,16 @@ def replay(
 
 def replay_run(
     run: RecordedRun, config: LibraConfig, sizes: Sequence[int], goal: Goal, report: Callable[[str, float], None]
-) -> Curve:
+) -> ThroughputCurve:
     """A recorded run as `config` changes it, on every size: the best split of those with its own degrees, found by simulation.
     Raises `ResourceError` when it fits on none."""
     points: list[Point] = []
     too_small: list[int] = []
     for place, gpus in enumerate(sizes):
         report(f"the run on {gpus} GPUs", place / len(sizes))
-        found = [_recorded_point(run, config, plan, gpus, goal.steps) for plan in plans_on(run, gpus, config)]
-        if found:
-            points.append(min(found, key=lambda point: point.t_iter_s))
+        replayed = [_recorded_point(run, config, plan, gpus, goal.steps) for plan in plans_on(run, gpus, config)]
+        if replayed:
+            points.append(min(replayed, key=lambda point: point.t_iter_s))
         else:
             too_small.append(gpus)
     return curve_of(points, too_small, goal, "the run")
@@ -121,13 +121,13 @@ def _recorded_point(run: RecordedRun, config: LibraConfig, plan: Plan, gpus: int
     )
 
 
-def curve_of(points: Sequence[Point], too_small: Sequence[int], goal: Goal, name: str) -> Curve:
+def curve_of(points: Sequence[Point], too_small: Sequence[int], goal: Goal, name: str) -> ThroughputCurve:
     """Raises `ResourceError` without any point."""
     if not points:
         raise ResourceError(f"{name} fits on none of {list(too_small)} GPUs; ask for more with --gpus")
     asked = goal.tokens_per_s is not None or goal.hours is not None
     cheapest = next((point.gpus for point in points if goal.met(point)), None) if asked else None
-    return Curve(points=tuple(points), too_small=tuple(too_small), knee_gpus=_knee(points), cheapest_gpus=cheapest)
+    return ThroughputCurve(points=tuple(points), too_small=tuple(too_small), knee_gpus=_knee(points), cheapest_gpus=cheapest)
 
 
 def _point(study: StudyConfig, system: tuple[str, SystemConfig], law: WorkloadLaw, steps: int) -> Point:

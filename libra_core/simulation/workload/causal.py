@@ -83,12 +83,12 @@ def causal_trajectories(workload: CausalWorkload, seed: int = 0) -> list[Recorde
     """`prompts · samples` trajectories, the samples of a prompt together; the same for the same seed."""
     draw = random.Random(seed)
     sequences = _class_sequences(len(workload.class_turns))
-    found: list[RecordedTrajectory] = []
+    trajectories: list[RecordedTrajectory] = []
     for prompt in range(workload.prompts):
         leaning = _pick(workload.class_shares, draw)
         for sample in range(workload.samples):
             own = leaning if draw.random() < workload.prompt_signal else _pick(workload.class_shares, draw)
-            found.append(
+            trajectories.append(
                 RecordedTrajectory(
                     name=f"{prompt}/{sample}",
                     prompt_id=f"prompt-{prompt}",
@@ -97,7 +97,7 @@ def causal_trajectories(workload: CausalWorkload, seed: int = 0) -> list[Recorde
                     turns=_turns(workload, own, sequences, draw),
                 )
             )
-    return found
+    return trajectories
 
 
 def _turns(workload: CausalWorkload, own: int, sequences: list[list[_Return]], draw: random.Random) -> tuple[RecordedTurn, ...]:

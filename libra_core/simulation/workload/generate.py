@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from libra_core.simulation.workload.laws import Drift, WorkloadLaw
+from libra_core.simulation.workload.laws import LengthDrift, WorkloadLaw
 from libra_core.simulation.workload.trajectories import Floats, Ints, Trajectories
 
 STATUSES = ("ok", "error", "timeout")
@@ -12,7 +12,7 @@ _SHORTEST_TURN, _SHORTEST_PROMPT = 8.0, 30.0
 _MOST_TIMEOUTS = 0.6
 
 
-def levels(drift: Drift, steps: int) -> Floats:
+def levels(drift: LengthDrift, steps: int) -> Floats:
     """`[steps]` factor on lengths."""
     x = np.arange(steps) / max(steps - 1, 1)
     shapes = {

@@ -16,7 +16,7 @@ class Parameter(Section):
     source: str = Field(min_length=1)
 
 
-class Drift(Section):
+class LengthDrift(Section):
     """How lengths change over the run: a factor from `1` to `factor`, mean turns and tokens per turn sharing it."""
 
     kind: Literal["flat", "up", "down", "up_down", "waves"] = "flat"
@@ -61,7 +61,7 @@ class WorkloadLaw(Section):
     timeout_length_correlation: Parameter
     error_share: Parameter
     longest_tokens: Parameter
-    drift: Drift = Drift()
+    drift: LengthDrift = LengthDrift()
 
     def parameters(self) -> dict[str, Parameter]:
         """Name and value of each, in the order of the fields."""

@@ -94,7 +94,7 @@ class Extraction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _Place:
     """Something that may be the answer, at a place in the text; `text` None where a box is never closed."""
 
     place: int
@@ -111,15 +111,15 @@ def extract_answer(text: str) -> Extraction:
     box = _last_box(text)
     line = _last_line(text, _ANSWER_LINE)
     hashes = None if box else _last_line(text, _HASHES)
-    found = max((each for each in (box, line, hashes) if each), key=lambda each: each.place, default=None)
-    found = found or _last_line(text, _HEADING) or _last_line(text, _LOOSE_LINE)
-    if found is None:
+    last = max((each for each in (box, line, hashes) if each), key=lambda each: each.place, default=None)
+    last = last or _last_line(text, _HEADING) or _last_line(text, _LOOSE_LINE)
+    if last is None:
         return Extraction(answer=None, reason=NoAnswer.MISSING)
-    if found.text is None:
+    if last.text is None:
         return Extraction(answer=None, reason=NoAnswer.UNCLOSED)
-    if len(found.text) > _MAX_ANSWER:
+    if len(last.text) > _MAX_ANSWER:
         return Extraction(answer=None, reason=NoAnswer.TOO_LONG)
-    return Extraction(answer=found.text)
+    return Extraction(answer=last.text)
 
 
 def last_boxed(text: str) -> str | None:
@@ -128,19 +128,19 @@ def last_boxed(text: str) -> str | None:
     return None if box is None else box.text
 
 
-def _last_box(text: str) -> _Found | None:
+def _last_box(text: str) -> _Place | None:
     """`\\boxed{}` with nothing in it is the instruction repeated, no answer."""
-    for start in reversed([found.end() for found in _BOX.finditer(text)]):
+    for start in reversed([match.end() for match in _BOX.finditer(text)]):
         if text[start] != "{":
             word = _BOXED_WORD.match(text, start)
             if word is not None:
-                return _Found(place=start, text=word.group().rstrip("."))
+                return _Place(place=start, text=word.group().rstrip("."))
             continue
         content = _braced(text, start)
         if content is None:
-            return _Found(place=start, text=None)
+            return _Place(place=start, text=None)
         if content.strip():
-            return _Found(place=start, text=content.strip())
+            return _Place(place=start, text=content.strip())
     return None
 
 
@@ -157,9 +157,9 @@ def _braced(text: str, start: int) -> str | None:
     return None
 
 
-def _last_line(text: str, pattern: re.Pattern[str]) -> _Found | None:
+def _last_line(text: str, pattern: re.Pattern[str]) -> _Place | None:
     """What follows the last match of `pattern` on its line, or else on the next one that is not empty."""
-    for start in reversed([found.end() for found in pattern.finditer(text)]):
+    for start in reversed([match.end() for match in pattern.finditer(text)]):
         rest = text[start : start + 3 * _MAX_ANSWER].lstrip(_WORN)
         if rest.startswith("\n") and pattern in (_ANSWER_LINE, _HEADING):
             rest = rest.lstrip()
@@ -169,7 +169,7 @@ def _last_line(text: str, pattern: re.Pattern[str]) -> _Found | None:
             line = _SENTENCE_END.split(line[said.end() if said else 0 :], maxsplit=1)[0]
         answer = line.strip(_WORN).rstrip(".\u3002").rstrip(_WORN)
         if answer and not _EMPTY_BOX.fullmatch(answer):
-            return _Found(place=start, text=answer)
+            return _Place(place=start, text=answer)
     return None
 
 
@@ -196,25 +196,25 @@ def spelled_out(text: str) -> str:
     text = _FRACTION.sub(_in_braces, text)
     if text.isascii():
         return text
-    text = _RAISED.sub(lambda found: f"^{{{unicodedata.normalize('NFKC', found.group())}}}", text)
-    text = _LOWERED.sub(lambda found: f"_{{{unicodedata.normalize('NFKC', found.group())}}}", text)
+    text = _RAISED.sub(lambda match: f"^{{{unicodedata.normalize('NFKC', match.group())}}}", text)
+    text = _LOWERED.sub(lambda match: f"_{{{unicodedata.normalize('NFKC', match.group())}}}", text)
     text = unicodedata.normalize("NFKC", _VULGAR.sub(_as_ratio, text))
     text = "".join(_ascii_digit(character) for character in text if unicodedata.category(character) != "Cf")
-    text = _ROOT.sub(lambda found: f"\\sqrt{{{found.group(1) or found.group(2) or ''}}}", text)
+    text = _ROOT.sub(lambda match: f"\\sqrt{{{match.group(1) or match.group(2) or ''}}}", text)
     return "".join(_SIGNS.get(character, character) for character in text)
 
 
-def _in_braces(found: re.Match[str]) -> str:
+def _in_braces(match: re.Match[str]) -> str:
     """TeX takes one token for an argument without braces."""
-    kind, *arguments = found.groups()
+    kind, *arguments = match.groups()
     return f"\\{kind}frac" + "".join(part if part.startswith("{") else f"{{{part}}}" for part in arguments)
 
 
-def _as_ratio(found: re.Match[str]) -> str:
-    whole, sign = found.group(1) or "", found.group(2)
+def _as_ratio(match: re.Match[str]) -> str:
+    whole, sign = match.group(1) or "", match.group(2)
     above, _, below = unicodedata.normalize("NFKC", sign).partition("\u2044")
     if not below:
-        return found.group()
+        return match.group()
     return f"{int(whole) * int(below) + int(above)}/{below}" if whole else f"{above}/{below}"
 
 
@@ -222,7 +222,7 @@ def _without_thousands(text: str) -> str:
     """Commas between groups of three digits, unless in brackets, where they part the elements of a tuple, set or interval."""
     inside = _in_brackets(text)
     return _THOUSANDS.sub(
-        lambda found: found.group() if inside[found.start()] else re.sub(r"\D", "", found.group()),
+        lambda match: match.group() if inside[match.start()] else re.sub(r"\D", "", match.group()),
         text,
     )
 
@@ -264,8 +264,8 @@ def same_value(first: str, second: str) -> bool | None:
 
 def _based(text: str) -> list[tuple[str, int]]:
     """Digits and base of every number that names one; ten is what a number means without."""
-    found = [((whole or bare).lstrip("0"), int(braced or base)) for whole, bare, braced, base in _BASED.findall(text)]
-    return sorted((digits, base) for digits, base in found if 2 <= base <= 36 and base != 10)
+    numbers = [((whole or bare).lstrip("0"), int(braced or base)) for whole, bare, braced, base in _BASED.findall(text)]
+    return sorted((digits, base) for digits, base in numbers if 2 <= base <= 36 and base != 10)
 
 
 def _number(text: str) -> Fraction | None:
@@ -273,13 +273,13 @@ def _number(text: str) -> Fraction | None:
         return None
     if _NUMBER.match(text):
         return Fraction(text)
-    if (found := _RATIO.match(text)) and int(found.group(2)):
-        return Fraction(int(found.group(1)), int(found.group(2)))
-    if (found := _MIXED.match(text)) and int(found.group(4)):
-        whole = int(found.group(2)) + Fraction(int(found.group(3)), int(found.group(4)))
-        return -whole if found.group(1) == "-" else whole
-    if found := _LATEX_RATIO.match(text):
-        sign, above, below, short_above, short_below = found.groups()
+    if (match := _RATIO.match(text)) and int(match.group(2)):
+        return Fraction(int(match.group(1)), int(match.group(2)))
+    if (match := _MIXED.match(text)) and int(match.group(4)):
+        whole = int(match.group(2)) + Fraction(int(match.group(3)), int(match.group(4)))
+        return -whole if match.group(1) == "-" else whole
+    if match := _LATEX_RATIO.match(text):
+        sign, above, below, short_above, short_below = match.groups()
         numerator, denominator = int(above or short_above), int(below or short_below)
         return (-1 if sign == "-" else 1) * Fraction(numerator, denominator) if denominator else None
     return None

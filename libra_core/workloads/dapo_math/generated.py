@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from libra_core.errors import ConfigError
-from libra_core.workloads.chat import Message
+from libra_core.workloads.chat import ChatMessage
 from libra_core.workloads.dapo_math.problems import BOXED, MathProblem
 
 
@@ -22,7 +22,7 @@ def generated_problem(tasks: Sequence[str], stream: str, index: int) -> MathProb
     content = f"{entry['question']}\n{BOXED}"
     return MathProblem(
         key=f"{stream}/{index}",
-        messages=(Message(role="user", content=content),),
+        messages=(ChatMessage(role="user", content=content),),
         answer=str(entry["answer"]),
         source=task,
     )

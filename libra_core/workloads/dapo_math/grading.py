@@ -52,7 +52,7 @@ class GraderPool:
             finally:
                 if worker is not None:
                     worker.asked += 1
-                    self._settle(worker)
+                    self._release(worker)
             return verdict
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class GraderPool:
             raise
         return worker
 
-    def _settle(self, worker: "_Worker") -> None:
+    def _release(self, worker: "_Worker") -> None:
         """Back among the idle ones when it answered all it was asked and is not old."""
         if worker.asked == worker.answered and worker.asked < _LIFE:
             self._idle.append(worker)

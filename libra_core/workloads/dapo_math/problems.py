@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from libra_core.borders import answer_of, text_of
 from libra_core.errors import ConfigError
-from libra_core.workloads.chat import Message
+from libra_core.workloads.chat import ChatMessage
 from libra_core.workloads.dapo_math.answers import last_boxed, tidy
 from libra_core.workloads.rows import Keys, Row, file_label, read_rows
 
@@ -19,7 +19,7 @@ _GSM8K_ANSWER: Final = re.compile(r"####\s*(.+?)\s*$")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MathProblem:
     key: str
-    messages: tuple[Message, ...]
+    messages: tuple[ChatMessage, ...]
     """As the policy sees them."""
     answer: str
     source: str
@@ -60,7 +60,7 @@ def _dapo(row: Row, key: str, where: str) -> MathProblem | None:
         return None
     if not all(isinstance(message, dict) and isinstance(message.get("content"), str) for message in messages):
         return None
-    spoken = tuple(Message(role=str(message.get("role", "user")), content=message["content"]) for message in messages)
+    spoken = tuple(ChatMessage(role=str(message.get("role", "user")), content=message["content"]) for message in messages)
     text_of("\n".join(message.content for message in spoken if message.role != "system"), f"{where}: prompt")
     answer = _answer(judged["ground_truth"], f"{where}: reward_model.ground_truth")
     return MathProblem(key=key, messages=spoken, answer=answer, source=str(row.get("data_source") or "dapo"))
@@ -68,11 +68,11 @@ def _dapo(row: Row, key: str, where: str) -> MathProblem | None:
 
 def _gsm8k(row: Row, key: str, where: str) -> MathProblem | None:
     """`question`, and an `answer` whose last line is `#### 42`."""
-    found = _GSM8K_ANSWER.search(str(row.get("answer", "")))
-    if not isinstance(row.get("question"), str) or found is None:
+    match = _GSM8K_ANSWER.search(str(row.get("answer", "")))
+    if not isinstance(row.get("question"), str) or match is None:
         return None
     question = text_of(row["question"], f"{where}: question")
-    return _asked(key, question, _answer(found.group(1), f"{where}: answer"), "gsm8k")
+    return _asked(key, question, _answer(match.group(1), f"{where}: answer"), "gsm8k")
 
 
 def _math(row: Row, key: str, where: str) -> MathProblem | None:
@@ -97,7 +97,7 @@ def _prompted(row: Row, key: str, where: str) -> MathProblem | None:
 
 def _asked(key: str, question: str, answer: str, source: str) -> MathProblem:
     content = question if "\\boxed" in question else f"{question}\n{BOXED}"
-    return MathProblem(key=key, messages=(Message(role="user", content=content),), answer=answer, source=source)
+    return MathProblem(key=key, messages=(ChatMessage(role="user", content=content),), answer=answer, source=source)
 
 
 def _answer(value: Any, where: str) -> str:

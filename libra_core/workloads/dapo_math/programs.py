@@ -20,14 +20,14 @@ def solvable(tasks: tuple[str, ...]) -> bool:
 
 
 def _evaluated(question: str) -> str | None:
-    found = _EXPRESSION.search(question)
-    return f"print({found.group(1)})" if found else None
+    match = _EXPRESSION.search(question)
+    return f"print({match.group(1)})" if match else None
 
 
 def _by_function(name: str) -> Callable[[str], str | None]:
     def write(question: str) -> str | None:
-        found = _NUMBERS.search(question)
-        return f"import math; print(math.{name}({found.group(1)}))" if found else None
+        match = _NUMBERS.search(question)
+        return f"import math; print(math.{name}({match.group(1)}))" if match else None
 
     return write
 

@@ -7,7 +7,7 @@ from typing import Self
 
 from libra_core.types.ids import PromptId
 from libra_core.types.trajectory import Prompt
-from libra_core.workloads.chat import Chat, Message
+from libra_core.workloads.chat import Chat, ChatMessage
 from libra_core.workloads.dapo_math.generated import generated_problem
 from libra_core.workloads.dapo_math.problems import MathProblem
 from libra_core.workloads.epochs import EpochSource
@@ -55,21 +55,21 @@ class MathPromptSource:
 class FileProblemSource(EpochSource[MathProblem]):
     """Problems of files."""
 
-    def messages(self, row: MathProblem) -> Sequence[Message]:
+    def messages(self, row: MathProblem) -> Sequence[ChatMessage]:
         return with_help(row.messages, self._help)
 
     def prompt(self, row: MathProblem, prefix: str = "") -> Prompt:
         return _prompt(self._chat, row, self.messages(row), prefix)
 
 
-def with_help(messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:
+def with_help(messages: tuple[ChatMessage, ...], text: str) -> tuple[ChatMessage, ...]:
     """`text` below the last of them."""
     if not text:
         return messages
     return (*messages[:-1], replace(messages[-1], content=f"{messages[-1].content}\n{text}"))
 
 
-def _prompt(chat: Chat, problem: MathProblem, messages: Sequence[Message], prefix: str) -> Prompt:
+def _prompt(chat: Chat, problem: MathProblem, messages: Sequence[ChatMessage], prefix: str) -> Prompt:
     return Prompt(
         prompt_id=PromptId(prefix + problem.key),
         token_ids=chat.prompt(messages),
@@ -79,5 +79,5 @@ def _prompt(chat: Chat, problem: MathProblem, messages: Sequence[Message], prefi
     )
 
 
-def _text(messages: Sequence[Message]) -> str:
+def _text(messages: Sequence[ChatMessage]) -> str:
     return "\n".join(message.content for message in messages)

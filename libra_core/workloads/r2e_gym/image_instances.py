@@ -13,7 +13,7 @@ from libra_core.files import parse_json
 from libra_core.workloads.r2e_gym.expected_outcomes import read_expected, read_outcomes
 from libra_core.workloads.rows import Keys, Row, read_rows
 from libra_core.workloads.sandbox.host import SandboxHost
-from libra_core.workloads.sandbox.types import Outcome, Sandbox, SandboxCommand
+from libra_core.workloads.sandbox.types import CommandOutcome, Sandbox, SandboxCommand
 
 _KNOWN: Final = "SWE-bench (instance_id, problem_statement, FAIL_TO_PASS) and R2E-Gym (docker_image, problem_statement)"
 _HIDDEN: Final = "r2e_tests"
@@ -134,7 +134,7 @@ class ImageRepositories:
         """What changed, but for the hidden tests, as a patch in base64: its bytes need be no text."""
         patch = f"git add -A && git diff --cached --binary HEAD -- . ':!{_HIDDEN}' ':!{_RUNNER}' > {_PATCH}"
         result = await sandbox.run(shell(f"{{ {patch} && base64 {_PATCH}; }} 2>/dev/null"))
-        return result.output if result.exit_code == 0 and result.outcome is Outcome.EXITED else ""
+        return result.output if result.exit_code == 0 and result.outcome is CommandOutcome.EXITED else ""
 
     async def passes(self, instance: str, submission: str) -> bool:
         chosen = self._instances[instance]
@@ -150,7 +150,7 @@ class ImageRepositories:
             result = await sandbox.run(shell(pytest_command(chosen), wall_s=self._settings.test_wall_s))
         finally:
             await sandbox.close()
-        if result.outcome is not Outcome.EXITED:
+        if result.outcome is not CommandOutcome.EXITED:
             return False
         return result.exit_code == 0 if chosen.expected is None else read_outcomes(result.output) == chosen.expected
 

@@ -112,9 +112,9 @@ def _between(kind: str, left: ast.expr, right: ast.expr, swap: tuple[str, str], 
     if left.end_lineno != right.lineno or left.end_col_offset is None or left.end_lineno is None:
         return
     gap = lines[right.lineno - 1].encode()[left.end_col_offset : right.col_offset].decode()
-    found = re.search(rf"(?<![\w=<>!*/]){re.escape(swap[0])}(?![\w=<>!*/])", gap)
-    if found is not None:
-        start = left.end_col_offset + found.start()
+    match = re.search(rf"(?<![\w=<>!*/]){re.escape(swap[0])}(?![\w=<>!*/])", gap)
+    if match is not None:
+        start = left.end_col_offset + match.start()
         yield (kind, right.lineno, start, start + len(swap[0]), swap[1])
 
 

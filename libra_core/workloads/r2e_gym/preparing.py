@@ -131,7 +131,7 @@ class _TaskMaker:
         async with self._host.opened(lambda work: _fill(self._root, work)) as sandbox:
             for start in range(0, len(candidates), _CHUNK):
                 chunk = candidates[start : start + _CHUNK]
-                verdicts = await _told(sandbox, "trial.py", {"functions": [_trial(candidate) for candidate in chunk]})
+                verdicts = await _printed(sandbox, "trial.py", {"functions": [_trial(candidate) for candidate in chunk]})
                 judged = list(zip(chunk, verdicts, strict=False))
                 passing += [candidate for candidate, verdict in judged if verdict is not None]
                 noticed = [(candidate, verdict) for candidate, verdict in judged if verdict and verdict["mutant"] >= 0]
@@ -154,10 +154,10 @@ def _candidates(root: Path, package: str) -> Iterator[_Candidate]:
             continue
         source = file.read_text(encoding="utf-8")
         for function in functions_with_examples(source):
-            found = list(mutants(source, function))
-            random.Random(f"{_SEED}/{path}/{function.qualname}").shuffle(found)
-            if found:
-                yield _Candidate(package=package, path=path, function=function, mutants=tuple(found[:_MUTANTS_PER_FUNCTION]))
+            candidates = list(mutants(source, function))
+            random.Random(f"{_SEED}/{path}/{function.qualname}").shuffle(candidates)
+            if candidates:
+                yield _Candidate(package=package, path=path, function=function, mutants=tuple(candidates[:_MUTANTS_PER_FUNCTION]))
 
 
 def _trial(candidate: _Candidate) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def _trial(candidate: _Candidate) -> dict[str, Any]:
     }
 
 
-async def _told(sandbox: Sandbox, script: str, request: dict[str, Any]) -> list[Any]:
+async def _printed(sandbox: Sandbox, script: str, request: dict[str, Any]) -> list[Any]:
     """The JSON lines that a script prints; fewer than asked when it was ended."""
     result = await sandbox.run(script_command(script, request))
     lines = [line for line in result.output.split("\n") if line[:1] in {"{", "n", "t", "f"}]
@@ -194,7 +194,7 @@ async def _sound(sandbox: Sandbox, tasks: Sequence[RepairTask]) -> list[RepairTa
         "wall_s": _TEST_WALL_S,
         "tasks": [asdict(task) for task in tasks],
     }
-    verdicts = await _told(sandbox, "verify.py", request)
+    verdicts = await _printed(sandbox, "verify.py", request)
     return [task for task, good in zip(tasks, verdicts, strict=False) if good]
 
 

@@ -10,7 +10,7 @@ from libra_core.workloads.r2e_gym.tasks import RepairTask
 from libra_core.workloads.r2e_gym.tools import script_command
 from libra_core.workloads.r2e_gym.workspace import TaskFiles, read_changes
 from libra_core.workloads.sandbox.host import SandboxHost
-from libra_core.workloads.sandbox.types import Outcome, Sandbox
+from libra_core.workloads.sandbox.types import CommandOutcome, Sandbox
 from libra_core.workloads.work_clock import in_thread
 
 _TOO_LARGE: Final = 3
@@ -48,7 +48,7 @@ class MutatedPackages:
         result = await sandbox.run(script_command("collect.py", manifest))
         if result.exit_code == 0:
             return result.output
-        if result.exit_code == _TOO_LARGE or result.outcome is not Outcome.EXITED:
+        if result.exit_code == _TOO_LARGE or result.outcome is not CommandOutcome.EXITED:
             return ""  # a repository too large or too slow to read is the policy's doing
         raise SandboxLostError(f"the changes cannot be collected: {result.output[-300:]} {result.note}")
 
@@ -60,4 +60,4 @@ class MutatedPackages:
         request = {"tests": [asdict(test) for test in task.tests], "wall_s": self._test_wall_s / (len(task.tests) + 1)}
         async with self._host.opened(self._files.fill_with(task, changes)) as sandbox:
             result = await sandbox.run(script_command("hidden_tests.py", request, wall_s=self._test_wall_s))
-        return result.outcome is Outcome.EXITED and result.exit_code == 0
+        return result.outcome is CommandOutcome.EXITED and result.exit_code == 0

@@ -6,7 +6,7 @@ from typing import Final, Protocol, TypeVar
 
 from libra_core.types.ids import PromptId
 from libra_core.types.trajectory import Prompt
-from libra_core.workloads.chat import Message
+from libra_core.workloads.chat import ChatMessage
 from libra_core.workloads.epochs import EpochSource
 from libra_core.workloads.r2e_gym.tools import USAGE
 
@@ -14,7 +14,7 @@ _SPLIT_SEED: Final = 1
 _INSTRUCTION: Final = "The repository in the working folder has a fault. Find it, repair it and submit.\n\n{}\n\n{}"
 
 
-class Issue(Protocol):
+class IssueTask(Protocol):
     """What every kind of task has."""
 
     @property
@@ -27,16 +27,16 @@ class Issue(Protocol):
         ...
 
 
-Task = TypeVar("Task", bound=Issue)
+Task = TypeVar("Task", bound=IssueTask)
 
 
-class IssueSource(EpochSource[Issue]):
+class IssueSource(EpochSource[IssueTask]):
     """The task is the issue's text and how to use the tools."""
 
-    def messages(self, row: Issue) -> Sequence[Message]:
+    def messages(self, row: IssueTask) -> Sequence[ChatMessage]:
         return (issue_message(row),)
 
-    def prompt(self, row: Issue, prefix: str = "") -> Prompt:
+    def prompt(self, row: IssueTask, prefix: str = "") -> Prompt:
         return Prompt(
             prompt_id=PromptId(prefix + row.key),
             token_ids=self._chat.prompt(self.messages(row)),
@@ -47,8 +47,8 @@ class IssueSource(EpochSource[Issue]):
         )
 
 
-def issue_message(row: Issue) -> Message:
-    return Message(role="user", content=_INSTRUCTION.format(row.issue, USAGE))
+def issue_message(row: IssueTask) -> ChatMessage:
+    return ChatMessage(role="user", content=_INSTRUCTION.format(row.issue, USAGE))
 
 
 def split_tasks(tasks: Sequence[Task], heldout_share: float) -> tuple[list[Task], list[Task]]:

@@ -15,13 +15,13 @@ from typing import Final
 
 from libra_core.errors import SandboxLostError
 from libra_core.workloads.sandbox.process import Conversation, Program, converse
-from libra_core.workloads.sandbox.types import Outcome, SandboxCommand, SandboxLimits, SandboxResult
+from libra_core.workloads.sandbox.types import CommandOutcome, SandboxCommand, SandboxLimits, SandboxResult
 
 logger = logging.getLogger(__name__)
 
 _END_S: Final = 60.0
 """For removing a container: the engine gives its processes 10 s and then deletes its files."""
-_LOOK_S: Final = 30.0
+_INSPECT_S: Final = 30.0
 """For asking the engine about a container, which takes milliseconds unless the engine hangs."""
 _SLACK_S: Final = 10.0
 """Beyond the deadline that is kept inside the container, for the engine to start the command and to report its end."""
@@ -70,7 +70,7 @@ class ContainerSandbox:
                 "workload.sandbox.container_start_s"
             )
         if said.exit_code != 0:
-            raise SandboxLostError(f"{self._program} cannot run {image}: {_told(said)}")
+            raise SandboxLostError(f"{self._program} cannot run {image}: {_message_of(said)}")
 
     async def run(self, command: SandboxCommand) -> SandboxResult:
         limits = self._limits
@@ -90,9 +90,9 @@ class ContainerSandbox:
 
     async def _still_there(self, said: Conversation) -> None:
         """Raises `SandboxLostError` unless the engine states that the container runs; `said` is what made one ask."""
-        asked = await self._command(("inspect", "--format", "{{.State.Running}}", self._name), deadline_s=_LOOK_S)
+        asked = await self._command(("inspect", "--format", "{{.State.Running}}", self._name), deadline_s=_INSPECT_S)
         if asked.exit_code != 0 or asked.output.strip() != b"true":
-            raise SandboxLostError(f"the container is gone: {_told(asked if asked.exit_code else said)}")
+            raise SandboxLostError(f"the container is gone: {_message_of(asked if asked.exit_code else said)}")
 
     async def close(self) -> None:
         """A container that stays is logged: what ran in it is over all the same."""
@@ -102,7 +102,7 @@ class ContainerSandbox:
             logger.warning("container %s was not removed: %s", self._name, error)
         else:
             if said.exit_code != 0:
-                logger.warning("container %s was not removed: %s", self._name, _told(said))
+                logger.warning("container %s was not removed: %s", self._name, _message_of(said))
 
     async def _command(
         self, arguments: tuple[str, ...], *, deadline_s: float, order: bytes = b"", output_bytes: int = 65536
@@ -134,14 +134,14 @@ def exec_arguments(name: str, command: SandboxCommand, limits: SandboxLimits) ->
 
 
 def _result(said: Conversation, limits: SandboxLimits, duration_s: float) -> SandboxResult:
-    outcome, exit_code = Outcome.EXITED, said.exit_code
+    outcome, exit_code = CommandOutcome.EXITED, said.exit_code
     if said.over_output:
-        outcome, exit_code = Outcome.OUTPUT, None
+        outcome, exit_code = CommandOutcome.OUTPUT, None
     elif said.timed_out or (said.exit_code == _KILLED and duration_s >= limits.wall_s):
-        outcome, exit_code = Outcome.TIMEOUT, None
+        outcome, exit_code = CommandOutcome.TIMEOUT, None
     output = (said.output + said.report).decode("utf-8", errors="replace")[: limits.output_bytes]
     return SandboxResult(outcome=outcome, exit_code=exit_code, output=output, duration_s=duration_s)
 
 
-def _told(said: Conversation) -> str:
+def _message_of(said: Conversation) -> str:
     return said.report.decode("utf-8", errors="replace").strip()[-300:] or f"exit code {said.exit_code}"

@@ -27,7 +27,7 @@ class Isolation(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class CommandPlace:
     """Where one command runs."""
 
     home: Path
@@ -43,7 +43,11 @@ class Launch:
 
 
 def launch(
-    isolation: Isolation, place: Placement, argv: tuple[str, ...], stdin: str, settings: tuple[Mapping[str, str], SandboxLimits]
+    isolation: Isolation,
+    place: CommandPlace,
+    argv: tuple[str, ...],
+    stdin: str,
+    settings: tuple[Mapping[str, str], SandboxLimits],
 ) -> Launch:
     """Program and order of one command; `settings` are its environment and its limits."""
     environment, limits = settings
@@ -61,7 +65,7 @@ def launch(
 
 
 def _order(
-    place: Placement, argv: tuple[str, ...], stdin: str, environment: Mapping[str, str], limits: SandboxLimits
+    place: CommandPlace, argv: tuple[str, ...], stdin: str, environment: Mapping[str, str], limits: SandboxLimits
 ) -> dict[str, Any]:
     work, tmp = place.home / "work", place.home / "tmp"
     return {
@@ -80,7 +84,7 @@ def _order(
     }
 
 
-def _in_the_open(place: Placement, environment: Mapping[str, str]) -> dict[str, Any]:
+def _in_the_open(place: CommandPlace, environment: Mapping[str, str]) -> dict[str, Any]:
     work, tmp = str(place.home / "work"), str(place.home / "tmp")
     return {
         "folder": work,
@@ -91,7 +95,7 @@ def _in_the_open(place: Placement, environment: Mapping[str, str]) -> dict[str, 
     }
 
 
-def _bubblewrap(place: Placement, limits: SandboxLimits) -> list[str]:
+def _bubblewrap(place: CommandPlace, limits: SandboxLimits) -> list[str]:
     program = shutil.which("bwrap") or "bwrap"
     words = [program, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--as-pid-1", "--new-session"]
     if os.geteuid() == 0:

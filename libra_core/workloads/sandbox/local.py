@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from libra_core.errors import ResourceError, SandboxLostError
-from libra_core.workloads.sandbox.isolation import UNPRIVILEGED_ID, Isolation, Placement, launch
+from libra_core.workloads.sandbox.isolation import UNPRIVILEGED_ID, CommandPlace, Isolation, launch
 from libra_core.workloads.sandbox.process import GRACE_S, Conversation, Program, converse
-from libra_core.workloads.sandbox.types import Outcome, SandboxCommand, SandboxLimits, SandboxResult
+from libra_core.workloads.sandbox.types import CommandOutcome, SandboxCommand, SandboxLimits, SandboxResult
 from libra_core.workloads.sandbox.view import FileView, host_view, write_etc
 from libra_core.workloads.work_clock import queued
 
@@ -43,7 +43,7 @@ class LocalSandbox:
             for name in ("work", "tmp", "root"):
                 (home / name).mkdir()
             prepare(home / "work")
-            self._place = Placement(home=home, view=view, etc=write_etc(home / "etc"))
+            self._place = CommandPlace(home=home, view=view, etc=write_etc(home / "etc"))
             if os.geteuid() == 0:
                 _give_away(home)
         except BaseException:
@@ -89,18 +89,18 @@ def _result(said: Conversation, duration_s: float) -> SandboxResult:
     return SandboxResult(outcome=outcome, exit_code=exit_code, output=output, duration_s=duration_s)
 
 
-def _ending(said: Conversation) -> tuple[Outcome, int | None]:
+def _ending(said: Conversation) -> tuple[CommandOutcome, int | None]:
     """A command that passes its deadline is reported by the supervisor; without a report nothing is known about the command."""
     if said.over_output:
-        return Outcome.OUTPUT, None
+        return CommandOutcome.OUTPUT, None
     try:
         report: dict[str, Any] = json.loads(said.report.splitlines()[-1])
-        outcome = Outcome(report["reason"])
+        outcome = CommandOutcome(report["reason"])
     except (ValueError, KeyError, IndexError, TypeError):
-        told = said.report.decode("utf-8", errors="replace").strip()[-300:] or "nothing"
+        message = said.report.decode("utf-8", errors="replace").strip()[-300:] or "nothing"
         late = f", {_SLACK_S:g} s after the command's deadline" if said.timed_out else ""
         raise SandboxLostError(
-            f"the sandbox ended without a report (exit code {said.exit_code}){late}; it said: {told}"
+            f"the sandbox ended without a report (exit code {said.exit_code}){late}; it said: {message}"
         ) from None
     return outcome, report["exit_code"]
 

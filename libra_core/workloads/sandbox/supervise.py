@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 CLONE_NEWUSER = 0x10000000
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS, _PR_SET_CHILD_SUBREAPER = 1, 4, 38, 36
 _INSIDE_ID = 1000
-_FIRST_LOOK_S, _LATER_LOOK_S, _DISK_LOOK_S = 0.02, 0.1, 0.5
+_FIRST_POLL_S, _LATER_POLL_S, _DISK_POLL_S = 0.02, 0.1, 0.5
 _ADDRESS_SPACE_FACTOR = 2
 """A process may reserve this many times the memory that all of them may use: interpreters reserve more than they touch."""
 _MAX_FILES = 50_000
@@ -155,7 +155,7 @@ class Supervision:
         self._limits: dict[str, Any] = order["limits"]
         self._usage = Usage(whole=os.getpid() == 1)
         self._started_s = time.monotonic()
-        self._disk_looked_s = self._started_s
+        self._disk_checked_s = self._started_s
         self._status: int | None = None
         self._main = 0
 
@@ -213,7 +213,7 @@ class Supervision:
         poll = select.poll()
         poll.register(0, select.POLLIN | select.POLLHUP)
         poll.register(wake, select.POLLIN)
-        pause_s = _FIRST_LOOK_S
+        pause_s = _FIRST_POLL_S
         while True:
             ready = dict(poll.poll(pause_s * 1000))
             if wake in ready:
@@ -225,7 +225,7 @@ class Supervision:
                 return "cancelled"
             if reason := self._over_limit():
                 return reason
-            pause_s = min(_LATER_LOOK_S, pause_s * 1.5)
+            pause_s = min(_LATER_POLL_S, pause_s * 1.5)
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
@@ -247,8 +247,8 @@ class Supervision:
             return "memory"
         if not self._order["counts_processes"] and len(self._usage.pids()) > limits["processes"]:
             return "processes"
-        if now_s - self._disk_looked_s > _DISK_LOOK_S:
-            self._disk_looked_s = now_s
+        if now_s - self._disk_checked_s > _DISK_POLL_S:
+            self._disk_checked_s = now_s
             if disk_bytes(self._order["disk_roots"], limits["disk_bytes"]) > limits["disk_bytes"]:
                 return "disk"
         return ""

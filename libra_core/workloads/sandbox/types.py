@@ -34,7 +34,7 @@ class SandboxCommand:
     """Instead of the limits' own, when given."""
 
 
-class Outcome(StrEnum):
+class CommandOutcome(StrEnum):
     """How a command ended, as the sandbox states it."""
 
     EXITED = "exited"
@@ -48,7 +48,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxResult:
-    outcome: Outcome
+    outcome: CommandOutcome
     exit_code: int | None
     """Negative: the number of the signal that ended it. None when the sandbox ended it."""
     output: str
@@ -57,14 +57,14 @@ class SandboxResult:
     @property
     def status(self) -> ToolStatus:
         """The exit code decides, never the text."""
-        if self.outcome is Outcome.TIMEOUT:
+        if self.outcome is CommandOutcome.TIMEOUT:
             return ToolStatus.TIMEOUT
-        return ToolStatus.OK if self.outcome is Outcome.EXITED and self.exit_code == 0 else ToolStatus.ERROR
+        return ToolStatus.OK if self.outcome is CommandOutcome.EXITED and self.exit_code == 0 else ToolStatus.ERROR
 
     @property
     def note(self) -> str:
         """One sentence on how it ended, for the policy."""
-        if self.outcome is Outcome.EXITED:
+        if self.outcome is CommandOutcome.EXITED:
             return f"[exit code {self.exit_code}]"
         return f"[ended by the sandbox: {_SENTENCES[self.outcome]}]"
 
@@ -76,12 +76,12 @@ class SandboxResult:
 
 
 _SENTENCES = {
-    Outcome.TIMEOUT: "deadline passed",
-    Outcome.CPU: "too much CPU time",
-    Outcome.MEMORY: "too much memory",
-    Outcome.PROCESSES: "too many processes",
-    Outcome.OUTPUT: "too much output",
-    Outcome.DISK: "too much disk space",
+    CommandOutcome.TIMEOUT: "deadline passed",
+    CommandOutcome.CPU: "too much CPU time",
+    CommandOutcome.MEMORY: "too much memory",
+    CommandOutcome.PROCESSES: "too many processes",
+    CommandOutcome.OUTPUT: "too much output",
+    CommandOutcome.DISK: "too much disk space",
 }
 
 

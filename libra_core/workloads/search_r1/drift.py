@@ -16,7 +16,7 @@ class Mix:
     search_s: float
 
 
-class Drift:
+class QuestionDrift:
     """Linear between the configured points, constant outside them; by the step that a prompt would be trained in."""
 
     def __init__(self, settings: SearchR1Config, groups_per_step: int) -> None:

@@ -10,7 +10,7 @@ from libra_core.ports.environment import Episode, TurnStops
 from libra_core.types.trajectory import Prompt, ToolCall, ToolReturn, ToolStatus, Trajectory
 from libra_core.workloads.episodes import InstantEpisode, WaitingEpisode
 from libra_core.workloads.search_r1 import tags
-from libra_core.workloads.search_r1.facts import World
+from libra_core.workloads.search_r1.facts import FactWorld
 from libra_core.workloads.search_r1.passages import corpus
 from libra_core.workloads.search_r1.retrieval import PassageIndex
 from libra_core.workloads.search_r1.scoring import exact_match
@@ -18,7 +18,7 @@ from libra_core.workloads.spoken import last_turn
 from libra_core.workloads.text_codec import TextCodec
 
 SEARCH_TOOL: Final = "search"
-NOTHING_FOUND: Final = "Nothing found."
+NO_RESULT: Final = "Nothing found."
 MALFORMED_CALL: Final = "This is not a search."
 SEARCH_FAILED: Final = "The search failed."
 
@@ -26,7 +26,7 @@ SEARCH_FAILED: Final = "The search failed."
 class SearchEnvironment:
     """Implements `ports.environment.Environment`; holds no state of a trajectory, so threads may share it."""
 
-    def __init__(self, codec: TextCodec, world: World, *, top_k: int, max_passage_tokens: int) -> None:
+    def __init__(self, codec: TextCodec, world: FactWorld, *, top_k: int, max_passage_tokens: int) -> None:
         self._codec = codec
         self._index = PassageIndex(corpus(world))
         self._top_k = top_k
@@ -87,7 +87,7 @@ class SearchEnvironment:
             return ToolStatus.MALFORMED, self._codec.encode(tags.information_text(MALFORMED_CALL))
         passages = self._index.search(call.argument, self._top_k)
         if not passages:
-            return ToolStatus.ERROR, self._codec.encode(tags.information_text(NOTHING_FOUND))
+            return ToolStatus.ERROR, self._codec.encode(tags.information_text(NO_RESULT))
         body: list[int] = []
         for passage in passages:
             body += self._codec.encode(f" {passage.text}")[: self._max_passage_tokens]

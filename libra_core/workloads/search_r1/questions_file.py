@@ -29,14 +29,14 @@ def load_questions(path: Path, label: str = "", keys: Keys | None = None) -> tup
     questions: list[FileQuestion] = []
     for number, row in enumerate(read_rows(path), start=1):
         where = f"{path}, row {number}"
-        found = _answers(row)
-        if not isinstance(row.get("question"), str) or found is None:
+        result = _answers(row)
+        if not isinstance(row.get("question"), str) or result is None:
             named = ", ".join(sorted(row)) or "no keys"
             raise ConfigError(f"{where} is no question: it has {named}; expected is {_KNOWN}")
         question = FileQuestion(
             key=f"{label}/{row_key(row, number, where)}",
             text=text_of(row["question"], f"{where}: question"),
-            answers=_reachable(*found, where),
+            answers=_reachable(*result, where),
             source=str(row.get("data_source") or path.name.partition(".")[0]),
         )
         if keys.is_new(question, where):
@@ -49,17 +49,17 @@ def load_questions(path: Path, label: str = "", keys: Keys | None = None) -> tup
 def _answers(row: Row) -> tuple[str, Sequence[Any]] | None:
     """The first key that holds answers, and these."""
     values = [(name, row.get(name)) for name in ("golden_answers", "answers", "answer")]
-    for name, found in (*values, ("reward_model.ground_truth.target", _target(row))):
-        if isinstance(found, list) and found:
-            return name, found
-        if found is not None and not isinstance(found, list):
-            return name, [found]
+    for name, answers in (*values, ("reward_model.ground_truth.target", _target(row))):
+        if isinstance(answers, list) and answers:
+            return name, answers
+        if answers is not None and not isinstance(answers, list):
+            return name, [answers]
     return None
 
 
-def _reachable(name: str, found: Sequence[Any], where: str) -> tuple[str, ...]:
+def _reachable(name: str, result: Sequence[Any], where: str) -> tuple[str, ...]:
     """All answers, at least one of which something written can equal."""
-    answers = tuple(answer_of(value, f"{where}: {name}") for value in found)
+    answers = tuple(answer_of(value, f"{where}: {name}") for value in result)
     if not any(comparable(answer) for answer in answers):
         raise ConfigError(
             f"{where}: {name} = {answers[0]!r} has no letter or digit, so that no answer can equal it; leave it out"

@@ -31,8 +31,8 @@ class PassageIndex:
 
 
 def query_terms(text: str) -> list[str]:
-    found = words(text)
-    return [*found, _title_term(found)] if found else []
+    terms = words(text)
+    return [*terms, _title_term(terms)] if terms else []
 
 
 def document_terms(passage: Passage) -> list[str]:
@@ -42,5 +42,5 @@ def document_terms(passage: Passage) -> list[str]:
     return [*([_title_term(title)] if title else []), *title, *text, *singles]
 
 
-def _title_term(found: Sequence[str]) -> str:
-    return "title:" + "_".join(found)
+def _title_term(terms: Sequence[str]) -> str:
+    return "title:" + "_".join(terms)

@@ -51,11 +51,11 @@ class PatientRetriever:
             wait=wait_exponential(multiplier=self._pause_s, max=10.0),
             reraise=True,
         )
-        found = await retrying(self._paced, *key)
-        self._cache[key] = found
+        hits = await retrying(self._paced, *key)
+        self._cache[key] = hits
         while len(self._cache) > self._cache_size:
             self._cache.popitem(last=False)
-        return found
+        return hits
 
     async def _paced(self, query: str, top_k: int) -> Sequence[Passage]:
         now_s = time.monotonic()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from libra_core.types.ids import PromptId
 from libra_core.types.trajectory import Prompt
-from libra_core.workloads.search_r1.drift import Drift, Mix
+from libra_core.workloads.search_r1.drift import Mix, QuestionDrift
 from libra_core.workloads.search_r1.facts import SPLIT_SEED, WorldSplit
 from libra_core.workloads.search_r1.questions import Question, draw_question
 from libra_core.workloads.search_r1.tags import prompt_text
@@ -17,7 +17,7 @@ class SearchPromptSource:
     """Implements `ports.environment.PromptSource`. Prompt `i` depends on the seed and on `i` alone, so resuming costs nothing."""
 
     def __init__(
-        self, codec: TextCodec, split: WorldSplit, *, two_hop_share: float, seed: int, drift: Drift | None = None
+        self, codec: TextCodec, split: WorldSplit, *, two_hop_share: float, seed: int, drift: QuestionDrift | None = None
     ) -> None:
         """With a drift `two_hop_share` is that of the held-out questions only."""
         self._codec = codec

@@ -116,8 +116,8 @@ def _plain_letter(character: str) -> str:
     """`ł`, `ø` and `đ` have no accent that could be taken off; their names tell their letter. Digits of any script are digits."""
     if not character.isascii() and (digit := unicodedata.decimal(character, None)) is not None:
         return str(digit)
-    found = None if character.isascii() else _LETTER_WITH.match(unicodedata.name(character, ""))
-    return found.group(1).lower() if found else character
+    match = None if character.isascii() else _LETTER_WITH.match(unicodedata.name(character, ""))
+    return match.group(1).lower() if match else character
 
 
 @cache

@@ -30,9 +30,9 @@ def test_iterations_pass_in_virtual_time_and_add_up(tmp_path: Path) -> None:
     reports = list(iterations(session, 4))
     assert [report.update.policy_version for report in reports] == [1, 2, 3, 4]
     for report in reports:
-        account = astuple(report.account)
-        assert sum(account[:5]) == pytest.approx(report.t_iter_s, rel=1e-6)
-        assert sum(account[5:]) == pytest.approx(report.t_iter_s, rel=1e-6)
+        breakdown = astuple(report.breakdown)
+        assert sum(breakdown[:5]) == pytest.approx(report.t_iter_s, rel=1e-6)
+        assert sum(breakdown[5:]) == pytest.approx(report.t_iter_s, rel=1e-6)
         assert report.rollout.trajectories == 8 * 16
         assert sum(report.rollout.staleness_histogram.values()) == 8 * 16
     assert session.trainer.version() == 4
@@ -45,7 +45,7 @@ def test_contexts_of_turns_are_cached_and_what_is_computed_again_agrees_with_the
         new = rollout.prompt_tokens + rollout.generated_tokens + rollout.tool_tokens
         assert rollout.context_tokens > new
         assert 0 < rollout.cached_tokens <= rollout.context_tokens - rollout.prompt_tokens - rollout.tool_tokens
-        assert (rollout.reprefilled_tokens > 0) == (report.account.fleet_reprefill_s > 0)
+        assert (rollout.reprefilled_tokens > 0) == (report.breakdown.fleet_reprefill_s > 0)
 
 
 def test_a_batch_that_is_taken_again_does_not_train_again(tmp_path: Path) -> None:

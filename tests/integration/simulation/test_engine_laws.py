@@ -44,10 +44,10 @@ def test_littles_law_holds_on_the_engines() -> None:
 
 def test_time_of_an_engine_is_accounted_for_without_rest() -> None:
     world = finished(agents(256), pacing(64, staleness=1), plan(engines=2), world_truth=truth(publication_s=3.0))
-    account = world.fleet_account()
-    parts = account.decode_s + account.prefill_s + account.reprefill_s + account.paused_s + account.starved_s
-    assert parts == pytest.approx(account.alive_s, rel=1e-6)
-    assert account.alive_s == pytest.approx(4 * world.now_s)
+    breakdown = world.fleet_time()
+    parts = breakdown.decode_s + breakdown.prefill_s + breakdown.reprefill_s + breakdown.paused_s + breakdown.starved_s
+    assert parts == pytest.approx(breakdown.alive_s, rel=1e-6)
+    assert breakdown.alive_s == pytest.approx(4 * world.now_s)
 
 
 def test_running_contexts_add_up_to_the_engines_total() -> None:

@@ -17,7 +17,7 @@ from libra_core.simulation.study.statistics import Pace, ratio
 from libra_core.simulation.truth import Mismatch, load_truth
 from libra_core.simulation.workload.laws import WorkloadLaw, load_law
 from libra_core.tracking.study_figures import draw_figures
-from support.accounts import require_accounts_that_add_up
+from support.breakdowns import require_accounts_that_add_up
 from support.simulation import agents
 
 STUDY = Path("configs/study/48gpu.yaml")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from libra_core.runtime.rollout.admission import StepWindow, select_groups
 from libra_core.simulation.truth import Truth
-from libra_core.simulation.world import Failure, World
+from libra_core.simulation.world import EngineFailure, World
 from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
 from support.simulation import agents, finished, pacing, plan, truth
 
@@ -76,7 +76,9 @@ def test_a_transition_keeps_every_token() -> None:
 def test_a_dead_engine_costs_its_turns_and_nothing_else() -> None:
     work = agents(512)
     quiet = finished(work, pacing(64, staleness=1), plan(engines=3))
-    world = World(truth(), work, pacing(64, staleness=1), plan(engines=3), failures=[Failure(at_s=10.0, engine=1, outage_s=60.0)])
+    world = World(
+        truth(), work, pacing(64, staleness=1), plan(engines=3), failures=[EngineFailure(at_s=10.0, engine=1, outage_s=60.0)]
+    )
     world.run_to(world.steps)
     assert world.state.run[0].lost_tokens > 0
     assert world.state.trajectories.generated == pytest.approx(work.total_generated)

@@ -5,16 +5,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from libra_core.elastic.membership import NEXT, Member, Signal, State
+from libra_core.elastic.membership import NEXT, Member, MemberState, Signal
 
 WAYS_BACK = {
-    State.DRAINING: (Signal.SERVES,),
-    State.SNAPSHOT: (Signal.LEAVE, Signal.SERVES),
-    State.REPLAY: (Signal.LEAVE, Signal.SERVES),
-    State.ACTIVE: (Signal.LEAVE, Signal.SERVES),
-    State.LEAVING: (Signal.SERVES,),
-    State.FAILED: (Signal.SERVES,),
-    State.SERVING: (),
+    MemberState.DRAINING: (Signal.SERVES,),
+    MemberState.SNAPSHOT: (Signal.LEAVE, Signal.SERVES),
+    MemberState.REPLAY: (Signal.LEAVE, Signal.SERVES),
+    MemberState.ACTIVE: (Signal.LEAVE, Signal.SERVES),
+    MemberState.LEAVING: (Signal.SERVES,),
+    MemberState.FAILED: (Signal.SERVES,),
+    MemberState.SERVING: (),
 }
 TO_TRAIN = (Signal.JOIN, Signal.DRAINED, Signal.RESTORED, Signal.ACTIVATED)
 
@@ -25,17 +25,17 @@ def told(member: Member, *signals: Signal) -> Member:
     return member
 
 
-@pytest.mark.parametrize("state", State)
-def test_from_every_state_there_is_a_way_to_serve_and_from_there_to_train(state: State) -> None:
+@pytest.mark.parametrize("state", MemberState)
+def test_from_every_state_there_is_a_way_to_serve_and_from_there_to_train(state: MemberState) -> None:
     serving = told(Member(state=state, epoch=3), *WAYS_BACK[state])
-    assert serving.state is State.SERVING
+    assert serving.state is MemberState.SERVING
     active = told(serving, *TO_TRAIN)
-    assert (active.state, active.active_from) == (State.ACTIVE, 7)
+    assert (active.state, active.active_from) == (MemberState.ACTIVE, 7)
     assert active.epoch > serving.epoch
 
 
 @pytest.mark.parametrize(("state", "signal"), NEXT, ids=lambda value: str(value))
-def test_signals_of_another_epoch_change_nothing(state: State, signal: Signal) -> None:
+def test_signals_of_another_epoch_change_nothing(state: MemberState, signal: Signal) -> None:
     member = Member(state=state, epoch=3)
     assert member.after(signal, 2) is member
     assert member.after(signal, 4) is member
@@ -45,7 +45,7 @@ def test_signals_of_another_epoch_change_nothing(state: State, signal: Signal) -
 def test_a_leave_that_cannot_be_taken_back_becomes_another_attempt_to_join() -> None:
     leaving = told(Member(), *TO_TRAIN, Signal.LEAVE)
     again = told(leaving, Signal.REJOIN)
-    assert (again.state, again.epoch) == (State.SNAPSHOT, leaving.epoch + 1)
+    assert (again.state, again.epoch) == (MemberState.SNAPSHOT, leaving.epoch + 1)
     assert again.after(Signal.ACTIVATED, leaving.epoch, 9) is again, "the core's word of the attempt before"
 
 
@@ -82,12 +82,12 @@ class Memberships(RuleBasedStateMachine):
 
     @invariant()
     def it_trains_only_after_it_has_restored_and_was_counted_on_in_one_attempt(self) -> None:
-        assert (self.member.active_from is not None) == (self.member.state is State.ACTIVE)
-        if self.member.state is State.ACTIVE:
+        assert (self.member.active_from is not None) == (self.member.state is MemberState.ACTIVE)
+        if self.member.state is MemberState.ACTIVE:
             assert self.heard[-2:] == [Signal.RESTORED, Signal.ACTIVATED]
 
     def teardown(self) -> None:
-        assert told(self.member, *WAYS_BACK[self.member.state]).state is State.SERVING
+        assert told(self.member, *WAYS_BACK[self.member.state]).state is MemberState.SERVING
 
 
 TestMemberships = Memberships.TestCase

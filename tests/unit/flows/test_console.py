@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from flows.logs import is_unexpected
-from flows.views.console import BarBoard, PlainBoard, make_board, summary_table, where_to_look
+from flows.views.console import BarBoard, PlainBoard, make_board, summary_table, where_to_read
 from libra_core.errors import ResourceError
 from libra_core.tracking.metrics import iteration_metrics
 from libra_core.tracking.summary import RunPlace, RunSummary, summarise
@@ -36,7 +36,7 @@ def test_summary_shows_what_is_promised() -> None:
 
 
 def test_end_says_where_to_look() -> None:
-    text = "\n".join(where_to_look(_summary()))
+    text = "\n".join(where_to_read(_summary()))
     for place in ("runs/demo", "make ui", "MLflow", "Prefect", "perfetto", "http://x/#/runs/1"):
         assert place in text
 

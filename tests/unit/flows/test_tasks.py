@@ -42,7 +42,7 @@ def test_each_task_makes_one_call(backend: FakeBackend, session: SessionRef) -> 
 
 def test_a_checkpoint_waits_for_the_publication_of_its_weights(backend: FakeBackend, session: SessionRef) -> None:
     save_checkpoint.fn(session, 4)
-    assert (backend.settled, backend.checkpoints) == ([0], [4])
+    assert (backend.resolved, backend.checkpoints) == ([0], [4])
 
 
 def test_reward_of_the_batch_is_returned(session: SessionRef) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from libra_core.costs.api import TrainingShape
 from libra_core.errors import ResourceError
-from libra_core.planning.candidates import Choice, open_bench, options_of
+from libra_core.planning.candidates import Choice, options_of, search_inputs
 from libra_core.planning.confusion import RouterSkill
 from libra_core.planning.example_lengths import LAWS, example_records
 from libra_core.planning.joint_search import evaluate_all, plan_resources
@@ -44,10 +44,10 @@ def all_leaves(asked: PlanningProblem) -> list[TrainLeaf]:
 
 def exhaustive_least_s(asked: PlanningProblem) -> float:
     """Least iteration time over all layouts, degrees, numbers of engines, kinds of step and modes."""
-    bench = open_bench(asked, Cuts())
+    inputs = search_inputs(asked, Cuts())
     choices = []
     for leaf in all_leaves(asked):
-        for tp in bench.curves:
+        for tp in inputs.curves:
             for engines in range(1, asked.cluster.num_gpus // tp + 1):
                 groups = {tp: engines}
                 choices.append(Choice(leaf=leaf, tp=tp, engines=engines, streamed=False, mode=Mode.COLOCATED, publication_s=0.0))
@@ -58,7 +58,7 @@ def exhaustive_least_s(asked: PlanningProblem) -> float:
                         for kind in (False, True)
                     ]
     fitting = [choice for choice in choices if choice.engines <= asked.cluster.groups_of(choice.tp)]
-    return float(solve(options_of(fitting), bench.curves, asked.regime).forecast_s.min())
+    return float(solve(options_of(fitting), inputs.curves, asked.regime).forecast_s.min())
 
 
 SMALL = st.builds(

@@ -3,12 +3,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from libra_core.planning.candidates import Choice, open_bench, options_of
+from libra_core.planning.candidates import Choice, options_of, search_inputs
 from libra_core.planning.confusion import ORACLE, RouterSkill
 from libra_core.planning.mixed import FleetClass, MixedFleet, fleet_classes, interval_cost, planning_requests
 from libra_core.planning.objective import MIXED, solve
 from libra_core.planning.problem import Regime
-from libra_core.planning.rollout_partition import Partition, Share
+from libra_core.planning.rollout_partition import EngineShare, Partition
 from libra_core.planning.training_tree import Cuts, TrainLeaf
 from libra_core.types.forecast import Mode
 from libra_core.types.plan import TrainLayout
@@ -32,10 +32,10 @@ def t_iter_s(classes: tuple[FleetClass, ...], regime: Regime) -> float:
 @pytest.mark.parametrize("staleness", [0, 1, 4])
 def test_one_class_is_a_homogeneous_fleet(staleness: int) -> None:
     asked = problem(48, 256, staleness=staleness, lengths=heavy_tailed(256).resampled(256))
-    bench = open_bench(asked, Cuts())
-    shares = tuple(Share(tp=8, first=first, last=last) for first, last in ((0, 84), (85, 170), (171, 255)))
+    inputs = search_inputs(asked, Cuts())
+    shares = tuple(EngineShare(tp=8, first=first, last=last) for first, last in ((0, 84), (85, 170), (171, 255)))
     classes = fleet_classes(Partition(makespan_s=1.0, shares=shares), asked.lengths, asked.costs.engines, asked.regime, ORACLE)
-    plain = solve(options_of([SPLIT]), bench.curves, asked.regime)
+    plain = solve(options_of([SPLIT]), inputs.curves, asked.regime)
     assert t_iter_s(classes, asked.regime) == pytest.approx(float(plain.t_iter_s[0]), rel=0.005)
 
 
@@ -48,8 +48,10 @@ def test_confusion_loses_no_trajectory(classes: int) -> None:
 
 def test_missed_tail_is_served_on_small_engines_and_costs_time() -> None:
     asked = problem(48, 256, staleness=0)
-    small = tuple(Share(tp=1, first=28 * index, last=28 * index + 27) for index in range(8))
-    partition = Partition(makespan_s=1.0, shares=(*small, Share(tp=8, first=224, last=239), Share(tp=8, first=240, last=255)))
+    small = tuple(EngineShare(tp=1, first=28 * index, last=28 * index + 27) for index in range(8))
+    partition = Partition(
+        makespan_s=1.0, shares=(*small, EngineShare(tp=8, first=224, last=239), EngineShare(tp=8, first=240, last=255))
+    )
     times = []
     for recall in (1.0, 0.9, 0.5):
         skill = RouterSkill(accuracy=1.0, tail_recall=recall)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libra_core.planning.candidates import Bench, Choice, open_bench, options_of
+from libra_core.planning.candidates import Choice, SearchInputs, options_of, search_inputs
 from libra_core.planning.latency import Latencies, backlog_s
 from libra_core.planning.lengths import LengthTable
 from libra_core.planning.objective import BIAS, Solution, group_term, solve
@@ -27,9 +27,9 @@ def choice(tp: int, engines: int, train_s: float, *, streamed: bool = False, mod
     return Choice(leaf=leaf, tp=tp, engines=engines, streamed=streamed, mode=mode, publication_s=PUBLICATION_S)
 
 
-def solved(asked: PlanningProblem, one: Choice) -> tuple[Bench, Solution]:
-    bench = open_bench(asked, Cuts())
-    return bench, solve(options_of([one]), bench.curves, asked.regime)
+def solved(asked: PlanningProblem, one: Choice) -> tuple[SearchInputs, Solution]:
+    inputs = search_inputs(asked, Cuts())
+    return inputs, solve(options_of([one]), inputs.curves, asked.regime)
 
 
 def written_out(lengths: LengthTable, regime: Regime, one: Choice) -> float:
@@ -156,14 +156,14 @@ def test_colocated_adds_training_to_rollout() -> None:
 
 
 def test_slots_hold_the_promised_context() -> None:
-    bench = open_bench(problem(48, 256), Cuts())
-    for tp, curve in bench.curves.items():
+    inputs = search_inputs(problem(48, 256), Cuts())
+    for tp, curve in inputs.curves.items():
         assert (curve.engine.slots - 1) * curve.engine.context <= 0.7 * STUDY[tp][4]
 
 
 def test_in_flight_bound_caps_the_slots() -> None:
-    bench = open_bench(problem(48, 32, staleness=0), Cuts())
-    assert bench.curves[8].engine.slots == 32
+    inputs = search_inputs(problem(48, 32, staleness=0), Cuts())
+    assert inputs.curves[8].engine.slots == 32
 
 
 @given(
@@ -194,7 +194,7 @@ def test_expected_maximum_of_two_coins() -> None:
 
 
 def test_latency_never_falls_with_the_load() -> None:
-    bench = open_bench(replace(problem(48, 256), lengths=heavy_tailed(256, 5)), Cuts())
-    for curve in bench.curves.values():
+    inputs = search_inputs(replace(problem(48, 256), lengths=heavy_tailed(256, 5)), Cuts())
+    for curve in inputs.curves.values():
         assert np.all(np.diff(curve.slowest_of_batch) >= -1e-9)
         assert np.all(np.diff(curve.slowest_of_group) >= -1e-9)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from libra_core.errors import ConfigError
-from libra_core.planning.candidates import Bench, open_bench
-from libra_core.planning.decision import Look, PastLooks, ReplanPolicy, tier_of
+from libra_core.planning.candidates import SearchInputs, search_inputs
+from libra_core.planning.decision import PastComparisons, PlanComparison, ReplanPolicy, tier_of
 from libra_core.planning.experience import CostBook, ErrorBook
 from libra_core.planning.lengths import LengthTable
 from libra_core.planning.problem import Cluster, PlanningProblem
-from libra_core.planning.proposals import Standing, at_work, choose, flips, forecast_of, propose, propose_in_run
+from libra_core.planning.proposals import ReplanFacts, at_work, choose, flips, forecast_of, propose, propose_in_run
 from libra_core.planning.training_tree import Cuts
 from libra_core.types.decision import Reason, Verdict
 from libra_core.types.forecast import Candidate, Mode, Term
@@ -21,7 +21,7 @@ from support.planning import STUDY, PlainTrainer, costs, heavy_tailed, problem
 
 GPUS = 32
 CHEAP = TransitionCost(start_s=1.0)
-BOOKS = Standing(
+BOOKS = ReplanFacts(
     step=40, steps_left=160, costs=CostBook(priors=dict.fromkeys(Tier, TransitionCost(start_s=15.0))), errors=ErrorBook()
 )
 
@@ -37,11 +37,11 @@ def small(lengths: LengthTable | None = None, **changes: object) -> PlanningProb
     return problem(GPUS, 128, **(fields | changes))
 
 
-def bench(lengths: LengthTable | None = None, **changes: object) -> Bench:
-    return open_bench(small(lengths, **changes), Cuts())
+def inputs(lengths: LengthTable | None = None, **changes: object) -> SearchInputs:
+    return search_inputs(small(lengths, **changes), Cuts())
 
 
-def as_is(of: Plan, on: Bench) -> Candidate:
+def as_is(of: Plan, on: SearchInputs) -> Candidate:
     """The running plan as a candidate; only mode and kind of step of the example matter."""
     return forecast_of(on, of, EXAMPLE)
 
@@ -67,14 +67,14 @@ def test_hybrids_that_cannot_leave_the_fleet_are_refused(plan: Plan) -> None:
 
 
 def test_flips_cover_every_other_number_of_training_hybrids() -> None:
-    on = bench()
+    on = inputs()
     found = flips(on, as_is(running(training=1), on))
     assert [item.plan.hybrids_training for item in found] == [0, 2]
     assert all(item.plan.num_gpus == GPUS for item in found)
 
 
 def test_a_training_hybrid_relaxes_the_trainer_and_loads_the_fleet() -> None:
-    on = bench()
+    on = inputs()
     now = as_is(running(), on)
     joined = forecast_of(on, running(training=1), now)
     assert joined.forecast.t_train_s < now.forecast.t_train_s
@@ -86,14 +86,14 @@ def test_the_plan_is_the_same_candidate_as_in_the_search() -> None:
 
     asked = small()
     best = plan_resources(asked).best
-    again = forecast_of(open_bench(asked, Cuts()), best.plan, best)
+    again = forecast_of(search_inputs(asked, Cuts()), best.plan, best)
     assert again.forecast.t_iter_s == pytest.approx(best.forecast.t_iter_s, rel=1e-9)
 
 
 def follow(policy: ReplanPolicy, *, known_error: float | None = None) -> tuple[int, float]:
     """Switches and seconds of 100 steps in which each look sees another sample of the lengths. The truth is their pool."""
     random = np.random.default_rng(1)
-    past, plan, errors, switches, spent_s = PastLooks(), running(training=1), ErrorBook(), 0, 0.0
+    past, plan, errors, switches, spent_s = PastComparisons(), running(training=1), ErrorBook(), 0, 0.0
     true_s = {item.plan: item.forecast.t_iter_s for item in (as_is(plan, TAIL), *flips(TAIL, as_is(plan, TAIL)))}
     for step in range(100):
         spent_s += true_s[plan]
@@ -103,21 +103,21 @@ def follow(policy: ReplanPolicy, *, known_error: float | None = None) -> tuple[i
         current = as_is(plan, seen)
         errors = errors.including(current.forecast.t_iter_s, true_s[plan])
         error = errors.error if known_error is None else known_error
-        looks = [
-            Look(step=step, steps_left=100 - step, current=current, candidate=other, cost=CHEAP, forecast_error=error)
+        comparisons = [
+            PlanComparison(step=step, steps_left=100 - step, current=current, candidate=other, cost=CHEAP, forecast_error=error)
             for other in flips(seen, current)
         ]
-        decision = choose(looks, policy, past)
+        decision = choose(comparisons, policy, past)
         past = past.after(decision)
         if decision.verdict is Verdict.SWITCH:
             plan, switches, spent_s = decision.candidate.plan, switches + 1, spent_s + CHEAP.total_s
     return switches, spent_s
 
 
-def tail(lengths: LengthTable) -> Bench:
+def tail(lengths: LengthTable) -> SearchInputs:
     """Synchronous, with a trainer slow enough that the best split hangs on the sample that was seen."""
     trainer = PlainTrainer(seconds_per_token=3 * PlainTrainer().seconds_per_token)
-    return bench(lengths, staleness=0, costs=costs(trainer))
+    return inputs(lengths, staleness=0, costs=costs(trainer))
 
 
 TAIL = tail(heavy_tailed(4096, seed=99))
@@ -141,9 +141,9 @@ def test_a_flip_that_pays_is_found_when_the_trainer_binds() -> None:
     asked = small(staleness=4, age_slack=1)
     trainer = PlainTrainer(seconds_per_token=6 * PlainTrainer().seconds_per_token)
     asked = replace(asked, costs=replace(asked.costs, trainer=trainer.law))
-    looks = propose(asked, EXAMPLE, BOOKS)
-    assert looks[0].current.forecast.terms.binding is Term.TRAINER
-    decision = choose(looks, ReplanPolicy(), PastLooks())
+    comparisons = propose(asked, EXAMPLE, BOOKS)
+    assert comparisons[0].current.forecast.terms.binding is Term.TRAINER
+    decision = choose(comparisons, ReplanPolicy(), PastComparisons())
     assert (decision.verdict, decision.tier) == (Verdict.SWITCH, Tier.FLIP)
     assert decision.candidate.plan.hybrids_training == 2
     assert decision.horizon_steps == 160
@@ -151,8 +151,8 @@ def test_a_flip_that_pays_is_found_when_the_trainer_binds() -> None:
 
 def rollout_degrees(plan: Plan, *degrees: int, **changes: object) -> list[Plan]:
     """What a session proposes to run instead, when engines may have these degrees."""
-    looks = propose_in_run(small(rollout_degrees=degrees, **changes), plan, BOOKS, streamed=True)
-    return [look.candidate.plan for look in looks]
+    comparisons = propose_in_run(small(rollout_degrees=degrees, **changes), plan, BOOKS, streamed=True)
+    return [comparison.candidate.plan for comparison in comparisons]
 
 
 def test_every_other_degree_takes_all_gpus_beside_the_trainer() -> None:
@@ -190,12 +190,12 @@ def test_a_repartition_that_pays_must_win_twice_and_costs_what_its_kind_cost() -
     """Engines of tp 1 decode long trajectories slowly; at η = 0 the slowest one sets the iteration's time."""
     plan = running(hybrids=0, tp=1, engines=16)
     book = BOOKS.costs.including(Tier.REPARTITION, TransitionCost(start_s=30.0))
-    looks = propose_in_run(
+    comparisons = propose_in_run(
         small(staleness=0, rollout_degrees=(1, 4)), plan, replace(BOOKS, costs=book, errors=ErrorBook()), streamed=True
     )
-    first = choose(looks, ReplanPolicy(), PastLooks())
+    first = choose(comparisons, ReplanPolicy(), PastComparisons())
     assert (first.verdict, first.reason, first.cost.total_s) == (Verdict.KEEP, Reason.NOT_PERSISTENT, 30.0)
-    second = choose(looks, ReplanPolicy(), PastLooks().after(first))
+    second = choose(comparisons, ReplanPolicy(), PastComparisons().after(first))
     assert (second.verdict, second.tier) == (Verdict.SWITCH, Tier.REPARTITION)
     assert dict(second.candidate.plan.rollout.engines) == {4: 4}
 
@@ -203,11 +203,15 @@ def test_a_repartition_that_pays_must_win_twice_and_costs_what_its_kind_cost() -
 def test_looks_compare_both_plans_under_the_newest_lengths_with_the_cost_of_their_kind() -> None:
     costs = BOOKS.costs.including(Tier.FLIP, TransitionCost(drain_s=3.0))
     longer = small(heavy_tailed(128, scale=2.0))
-    looks = propose(longer, as_is(running(), bench()), replace(BOOKS, costs=costs, errors=ErrorBook().including(12.0, 10.0)))
-    assert [look.candidate.plan.hybrids_training for look in looks[:2]] == [1, 2]
-    assert [look.cost.total_s for look in looks] == [3.0, 3.0, 15.0]
-    assert {look.current.forecast.t_iter_s for look in looks} == {as_is(running(), open_bench(longer, Cuts())).forecast.t_iter_s}
-    assert [look.forecast_error for look in looks] == pytest.approx([0.2] * 3)
+    comparisons = propose(
+        longer, as_is(running(), inputs()), replace(BOOKS, costs=costs, errors=ErrorBook().including(12.0, 10.0))
+    )
+    assert [comparison.candidate.plan.hybrids_training for comparison in comparisons[:2]] == [1, 2]
+    assert [comparison.cost.total_s for comparison in comparisons] == [3.0, 3.0, 15.0]
+    assert {comparison.current.forecast.t_iter_s for comparison in comparisons} == {
+        as_is(running(), search_inputs(longer, Cuts())).forecast.t_iter_s
+    }
+    assert [comparison.forecast_error for comparison in comparisons] == pytest.approx([0.2] * 3)
 
 
 def test_a_mixed_fleet_that_runs_is_refused_in_a_sentence() -> None:

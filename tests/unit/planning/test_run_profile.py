@@ -11,7 +11,7 @@ from libra_core.costs.api import TrainingLoad, TrainingShape, load_model
 from libra_core.errors import ConfigError
 from libra_core.planning.experience import CostBook, ErrorBook
 from libra_core.planning.problem import ModelShape
-from libra_core.planning.proposals import Standing, propose_in_run
+from libra_core.planning.proposals import ReplanFacts, propose_in_run
 from libra_core.planning.run_costs import run_costs
 from libra_core.planning.run_profile import RunMeter, RunSide, measured_engines, measured_trainer, problem_of_run
 from libra_core.types.forecast import Term
@@ -21,7 +21,7 @@ from libra_core.types.profile import RunProfile
 from libra_core.types.reports import EngineWork, IterationReport
 from libra_core.types.transition import Tier, TransitionCost
 from support.planning import PlainTrainer, engines_of
-from support.reports import iteration_report, rollout_report, time_account, update_report
+from support.reports import iteration_report, rollout_report, time_breakdown, update_report
 
 LAW = engines_of({1: (0.01, 0.001, 0.0, 0.0, 10_000)})
 CONFIG = validate_config(
@@ -132,22 +132,22 @@ def test_a_flip_to_training_pays_when_the_trainer_binds_and_not_when_the_fleet_d
     )
     records = [LengthRecord(prompt_tokens=30, generated_tokens=(10, 10), tool_tokens=(30,), tool_s=(tool_s,), step=0)] * 4
     problem = problem_of_run(CONFIG, side, PLAN, records, profile(train_s_per_token=train_s_per_token, decode_ratio=0.2))
-    standing = Standing(
+    facts = ReplanFacts(
         step=5,
         steps_left=40,
         costs=CostBook(priors=dict.fromkeys(Tier, TransitionCost(start_s=1.0))),
         errors=ErrorBook(),
     )
-    (look,) = propose_in_run(problem, PLAN, standing, streamed=True)
-    assert look.current.forecast.terms.binding is binds
-    assert look.candidate.plan.hybrids_training == 1
-    assert (look.candidate.forecast.t_iter_s < look.current.forecast.t_iter_s) is better
+    (comparison,) = propose_in_run(problem, PLAN, facts, streamed=True)
+    assert comparison.current.forecast.terms.binding is binds
+    assert comparison.candidate.plan.hybrids_training == 1
+    assert (comparison.candidate.forecast.t_iter_s < comparison.current.forecast.t_iter_s) is better
 
 
 def test_what_the_core_waits_for_a_slower_replica_is_work_and_not_what_lies_between_steps() -> None:
     """2 s on the core, then 1 s for the replica: the step takes 3 s, as two replicas that need 3 s each."""
     update = update_report(0, forward_backward_s=2.0, hybrid_replicas=1, hybrid_wait_s=1.0)
-    slow = iteration_report(0, update=update, account=time_account(trainer_other_s=1.2, trainer_waits_publication_s=0.1))
+    slow = iteration_report(0, update=update, breakdown=time_breakdown(trainer_other_s=1.2, trainer_waits_publication_s=0.1))
     found = measured(slow)
     assert found.train_s_per_token == pytest.approx(2 * 3.0 / 660)
     assert found.between_s == pytest.approx(0.3)

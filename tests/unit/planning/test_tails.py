@@ -11,7 +11,7 @@ from libra_core.planning.confusion import ORACLE
 from libra_core.planning.latency import Latencies, latency_curve, loaded_engine
 from libra_core.planning.lengths import LengthTable, table_of
 from libra_core.planning.mixed import fleet_classes
-from libra_core.planning.rollout_partition import Partition, Share
+from libra_core.planning.rollout_partition import EngineShare, Partition
 from support.planning import problem
 
 HANG_S = 1800.0
@@ -67,7 +67,7 @@ def test_the_answer_does_not_depend_on_how_much_of_a_history_is_stored(tail: Cal
 
 def test_a_mixed_fleet_sees_the_hangs_too() -> None:
     table, asked = history(lognormal(4_000), hangs=2), problem(48, BATCH)
-    shares = (Share(tp=1, first=0, last=191), Share(tp=8, first=192, last=383))
+    shares = (EngineShare(tp=1, first=0, last=191), EngineShare(tp=8, first=192, last=383))
     classes = fleet_classes(Partition(makespan_s=1.0, shares=shares), table, asked.costs.engines, asked.regime, ORACLE)
     assert sum(item.share for item in classes) == pytest.approx(1.0)
     assert sum(float((item.lengths.weight * item.share)[item.lengths.tool_s == HANG_S].sum()) for item in classes) == (

@@ -208,8 +208,12 @@ def _package_is_missing(_: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def _profile_is_missing(root: Path, _: pytest.MonkeyPatch) -> dict[str, Any]:
-    looks = {"replanning": {"every_steps": 2}, "elastic": {"hybrid_replicas": 1}, "rollout": {"engines": [{"tp": 1, "count": 2}]}}
-    return {**looks, "planner": {"profile": str(root / "none.yaml")}}
+    comparisons = {
+        "replanning": {"every_steps": 2},
+        "elastic": {"hybrid_replicas": 1},
+        "rollout": {"engines": [{"tp": 1, "count": 2}]},
+    }
+    return {**comparisons, "planner": {"profile": str(root / "none.yaml")}}
 
 
 def _no_temporary_folder(_: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -272,9 +276,9 @@ def test_each_defect_has_its_line_and_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, defect: Defect, said: str
 ) -> None:
     changes = defect(tmp_path, monkeypatch)
-    found = {finding.name: finding for finding in failures(config_of(tmp_path, **changes))}
-    assert said in found[name].sentence
-    assert found[name].remedy
+    finding_of = {finding.name: finding for finding in failures(config_of(tmp_path, **changes))}
+    assert said in finding_of[name].sentence
+    assert finding_of[name].remedy
 
 
 def test_a_run_is_refused_with_every_failure_at_once(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libra_core.ports.routing import EngineLoad
-from libra_core.routing.placement import Placement, bucket_of, is_full
+from libra_core.routing.placement import TieBreaker, bucket_of, is_full
 from libra_core.types.ids import EngineId
 from support.routing import FLEET, engine
 
@@ -14,7 +14,7 @@ CHI_SQUARE_3_DOF_P001 = 16.27
 
 
 def test_equal_loads_spread_evenly_over_four_replicas() -> None:
-    placement = Placement(seed=3)
+    placement = TieBreaker(seed=3)
     replicas = [engine(f"r{number}", load=5) for number in range(4)]
     counts = Counter(placement.in_bucket(0, None, replicas).engine_id for _ in range(4000))
     chi_square = sum((counts[item.engine_id] - 1000) ** 2 / 1000 for item in replicas)
@@ -23,24 +23,24 @@ def test_equal_loads_spread_evenly_over_four_replicas() -> None:
 
 def test_the_least_loaded_of_the_bucket_is_taken() -> None:
     fleet = [engine("a", load=3), engine("b", load=1), engine("c", 1, load=0)]
-    assert Placement(0).in_bucket(0, None, fleet).engine_id == "b"
+    assert TieBreaker(0).in_bucket(0, None, fleet).engine_id == "b"
 
 
 def test_a_trajectory_in_its_bucket_stays_however_loaded() -> None:
     fleet = [engine("home", load=90, capacity=10), engine("empty")]
-    assert Placement(0).in_bucket(0, EngineId("home"), fleet).engine_id == "home"
+    assert TieBreaker(0).in_bucket(0, EngineId("home"), fleet).engine_id == "home"
 
 
 def test_a_full_bucket_keeps_the_trajectory_where_it_is() -> None:
     fleet = [engine("home"), engine("full", 1, load=4, capacity=4)]
-    assert Placement(0).in_bucket(1, EngineId("home"), fleet).engine_id == "home"
+    assert TieBreaker(0).in_bucket(1, EngineId("home"), fleet).engine_id == "home"
 
 
 def test_without_an_engine_a_full_bucket_gives_way_to_the_next_larger_then_smaller() -> None:
     full = engine("full", 1, load=4, capacity=4)
-    assert Placement(0).in_bucket(1, None, [engine("s", 0), full, engine("l", 2)]).engine_id == "l"
-    assert Placement(0).in_bucket(1, None, [engine("s", 0), full]).engine_id == "s"
-    assert Placement(0).in_bucket(1, None, [full]).engine_id == "full"
+    assert TieBreaker(0).in_bucket(1, None, [engine("s", 0), full, engine("l", 2)]).engine_id == "l"
+    assert TieBreaker(0).in_bucket(1, None, [engine("s", 0), full]).engine_id == "s"
+    assert TieBreaker(0).in_bucket(1, None, [full]).engine_id == "full"
 
 
 def test_an_engine_that_is_gone_has_no_bucket() -> None:
@@ -58,14 +58,14 @@ def _fleet(parts: list[tuple[int, int, int | None]]) -> list[EngineLoad]:
 @given(loads, st.integers(0, 2))
 def test_a_full_engine_is_taken_only_when_all_are_full(parts: list[tuple[int, int, int | None]], bucket: int) -> None:
     fleet = _fleet(parts)
-    chosen = Placement(0).in_bucket(bucket, None, fleet)
+    chosen = TieBreaker(0).in_bucket(bucket, None, fleet)
     assert not is_full(chosen) or all(is_full(item) for item in fleet)
 
 
 @given(loads, st.integers(0, 2))
 def test_nothing_less_loaded_is_passed_over_in_the_right_bucket(parts: list[tuple[int, int, int | None]], bucket: int) -> None:
     fleet = _fleet(parts)
-    chosen = Placement(0).in_bucket(bucket, None, fleet)
+    chosen = TieBreaker(0).in_bucket(bucket, None, fleet)
     rivals = [item for item in fleet if item.bucket == bucket and not is_full(item)]
     if rivals:
         assert chosen in rivals

@@ -11,7 +11,7 @@ from libra_core.config.loading import validate_config
 from libra_core.engines.weight_source import BroadcastWeights
 from libra_core.errors import CheckpointError, DeadlineError, EngineLostError, ResourceError
 from libra_core.runtime.base.actors import StartedEngine
-from libra_core.runtime.rollout.fleet_manager import FleetKeeper
+from libra_core.runtime.rollout.fleet_manager import FleetManager
 from libra_core.runtime.rollout.router import FleetRouter
 from libra_core.runtime.rollout.weights import PublicationOrder
 from libra_core.types.ids import EngineId, PolicyVersion
@@ -60,7 +60,7 @@ def started(name: str, engine: Engine, tp: int = 1) -> StartedEngine:
     return StartedEngine(engine_id=EngineId(name), tp=tp, kv_tokens=10_000, handle=engine)
 
 
-def keeper_of(folder: Path, *engines: StartedEngine, join_s: float = 30.0) -> FleetKeeper:
+def manager_of(folder: Path, *engines: StartedEngine, join_s: float = 30.0) -> FleetManager:
     config = validate_config(
         {
             "rollout": {"engines": [{"tp": 1, "count": 2}]},
@@ -69,42 +69,42 @@ def keeper_of(folder: Path, *engines: StartedEngine, join_s: float = 30.0) -> Fl
         }
     )
     router = FleetRouter(config, laws=None, folder=folder, resumed=None)
-    keeper = FleetKeeper(config, None, lambda work: work.close(), lambda *_: None, router)
-    keeper.start_with(engines)
-    return keeper
+    manager = FleetManager(config, None, lambda work: work.close(), lambda *_: None, router)
+    manager.start_with(engines)
+    return manager
 
 
 def order(version: int) -> PublicationOrder:
     return PublicationOrder(version=PolicyVersion(version), source=BroadcastWeights(tensors=()))
 
 
-async def publish(keeper: FleetKeeper, version: int, *, whole: bool = True) -> dict[EngineId, int]:
+async def publish(manager: FleetManager, version: int, *, whole: bool = True) -> dict[EngineId, int]:
     """As the publisher does it; returns the group."""
-    assert await keeper.begin_publication(1, 0.1)
-    group = await keeper.round.form(keeper.members())
-    await keeper.round.open("127.0.0.1", 1, 1 + sum(group.values()), 5.0)
-    publishing = asyncio.create_task(keeper.publish(order(version)))
+    assert await manager.begin_publication(1, 0.1)
+    group = await manager.round.form(manager.members())
+    await manager.round.open("127.0.0.1", 1, 1 + sum(group.values()), 5.0)
+    publishing = asyncio.create_task(manager.publish(order(version)))
     await asyncio.sleep(0)
-    keeper.round.end(whole=whole)
+    manager.round.end(whole=whole)
     await publishing
-    keeper.end_publication(1)
+    manager.end_publication(1)
     return group
 
 
 def test_an_engine_that_comes_serves_from_the_next_publication_on(tmp_path: Path) -> None:
     async def claim() -> None:
         first, second = Engine(), Engine()
-        keeper = keeper_of(tmp_path, started("a", first))
-        await publish(keeper, 1)
-        joining = asyncio.create_task(keeper.admit(started("b", second, tp=2), CANARY))
+        manager = manager_of(tmp_path, started("a", first))
+        await publish(manager, 1)
+        joining = asyncio.create_task(manager.admit(started("b", second, tp=2), CANARY))
         await asyncio.sleep(0.05)
-        assert list(keeper.fleet.members) == ["a"]
+        assert list(manager.fleet.members) == ["a"]
         assert not joining.done()
-        assert await publish(keeper, 2) == {"a": 1, "b": 2}
+        assert await publish(manager, 2) == {"a": 1, "b": 2}
         await joining
-        assert list(keeper.fleet.members) == ["a", "b"]
+        assert list(manager.fleet.members) == ["a", "b"]
         assert (first.version, second.version, first.rank, second.rank) == (2, 2, 1, 2)
-        await keeper.admit(started("b", second, tp=2), CANARY)  # once more is the same as once
+        await manager.admit(started("b", second, tp=2), CANARY)  # once more is the same as once
 
     asyncio.run(claim())
 
@@ -112,14 +112,14 @@ def test_an_engine_that_comes_serves_from_the_next_publication_on(tmp_path: Path
 def test_one_that_comes_after_the_group_was_formed_waits_for_the_next(tmp_path: Path) -> None:
     async def claim() -> None:
         second = Engine()
-        keeper = keeper_of(tmp_path, started("a", Engine()))
-        await publish(keeper, 1)
-        await keeper.round.form(keeper.members())
-        joining = asyncio.create_task(keeper.admit(started("b", second), CANARY))
+        manager = manager_of(tmp_path, started("a", Engine()))
+        await publish(manager, 1)
+        await manager.round.form(manager.members())
+        joining = asyncio.create_task(manager.admit(started("b", second), CANARY))
         await asyncio.sleep(0.05)
-        await keeper.publish(order(2))
+        await manager.publish(order(2))
         assert not joining.done()
-        await publish(keeper, 3)
+        await publish(manager, 3)
         await joining
         assert second.version == 3
 
@@ -128,56 +128,56 @@ def test_one_that_comes_after_the_group_was_formed_waits_for_the_next(tmp_path: 
 
 def test_where_none_serves_the_waiting_one_is_published_to(tmp_path: Path) -> None:
     async def claim() -> None:
-        keeper = keeper_of(tmp_path, started("a", Engine()))
-        await publish(keeper, 1)
-        keeper.expect((1, 2), within_s=60.0)
-        await keeper.retire(EngineId("a"), 1.0)
-        joining = asyncio.create_task(keeper.admit(started("b", Engine(), tp=2), CANARY))
+        manager = manager_of(tmp_path, started("a", Engine()))
+        await publish(manager, 1)
+        manager.expect((1, 2), within_s=60.0)
+        await manager.retire(EngineId("a"), 1.0)
+        joining = asyncio.create_task(manager.admit(started("b", Engine(), tp=2), CANARY))
         await asyncio.sleep(0.05)
-        assert keeper.waiting_for_weights
-        await publish(keeper, 2)
+        assert manager.waiting_for_weights
+        await publish(manager, 2)
         await joining
-        assert list(keeper.fleet.members) == ["b"]
+        assert list(manager.fleet.members) == ["b"]
 
     asyncio.run(claim())
 
 
 def test_without_a_publication_it_gives_up_and_is_forgotten(tmp_path: Path) -> None:
     async def claim() -> None:
-        keeper = keeper_of(tmp_path, started("a", Engine()), join_s=0.1)
-        await publish(keeper, 1)
+        manager = manager_of(tmp_path, started("a", Engine()), join_s=0.1)
+        await publish(manager, 1)
         with pytest.raises(DeadlineError, match=r"b waited 0 s \(elastic.join_s\) for the next broadcast of weights"):
-            await keeper.admit(started("b", Engine()), CANARY)
-        assert await publish(keeper, 2) == {"a": 1}
+            await manager.admit(started("b", Engine()), CANARY)
+        assert await publish(manager, 2) == {"a": 1}
 
     asyncio.run(claim())
 
 
 def test_one_that_takes_no_weights_is_told_to_whoever_brings_it_and_nobody_else_is_lost(tmp_path: Path) -> None:
     async def claim() -> None:
-        keeper = keeper_of(tmp_path, started("a", Engine()))
-        await publish(keeper, 1)
-        joining = asyncio.create_task(keeper.admit(started("b", Engine(fails=TimeoutError())), CANARY))
+        manager = manager_of(tmp_path, started("a", Engine()))
+        await publish(manager, 1)
+        joining = asyncio.create_task(manager.admit(started("b", Engine(fails=TimeoutError())), CANARY))
         await asyncio.sleep(0.05)
-        await publish(keeper, 2)
+        await publish(manager, 2)
         with pytest.raises(EngineLostError, match="b did not load version 2"):
             await joining
-        assert (list(keeper.fleet.members), keeper.failure) == (["a"], None)
-        assert await publish(keeper, 3) == {"a": 1}
+        assert (list(manager.fleet.members), manager.failure) == (["a"], None)
+        assert await publish(manager, 3) == {"a": 1}
 
     asyncio.run(claim())
 
 
 def test_one_that_is_withdrawn_while_it_waits_does_not_serve_later(tmp_path: Path) -> None:
     async def claim() -> None:
-        keeper = keeper_of(tmp_path, started("a", Engine()))
-        await publish(keeper, 1)
-        joining = asyncio.create_task(keeper.admit(started("b", Engine()), CANARY))
+        manager = manager_of(tmp_path, started("a", Engine()))
+        await publish(manager, 1)
+        joining = asyncio.create_task(manager.admit(started("b", Engine()), CANARY))
         await asyncio.sleep(0.05)
-        await keeper.retire(EngineId("b"), 1.0)
+        await manager.retire(EngineId("b"), 1.0)
         with pytest.raises(EngineLostError, match="b was withdrawn before it had weights"):
             await joining
-        assert await publish(keeper, 2) == {"a": 1}
+        assert await publish(manager, 2) == {"a": 1}
 
     asyncio.run(claim())
 
@@ -189,13 +189,13 @@ def not_staged() -> Exception:
 def test_when_the_trainer_could_not_send_all_the_others_serve_on_and_take_the_repeat(tmp_path: Path) -> None:
     async def claim() -> None:
         dead, other = Engine(), Engine()
-        keeper = keeper_of(tmp_path, started("a", dead), started("b", other))
-        await publish(keeper, 1)
+        manager = manager_of(tmp_path, started("a", dead), started("b", other))
+        await publish(manager, 1)
         dead.fails, other.fails = RayActorError(), not_staged()
-        await publish(keeper, 2, whole=False)
-        assert (list(keeper.fleet.members), other.version) == (["b"], 1)
+        await publish(manager, 2, whole=False)
+        assert (list(manager.fleet.members), other.version) == (["b"], 1)
         other.fails = None
-        assert await publish(keeper, 2) == {"b": 1}
+        assert await publish(manager, 2) == {"b": 1}
         assert (other.version, other.rank) == (2, 1)
 
     asyncio.run(claim())
@@ -203,9 +203,9 @@ def test_when_the_trainer_could_not_send_all_the_others_serve_on_and_take_the_re
 
 def test_one_that_a_whole_broadcast_did_not_reach_is_replaced(tmp_path: Path) -> None:
     async def claim() -> None:
-        keeper = keeper_of(tmp_path, started("a", Engine()), started("b", Engine(fails=not_staged())))
-        await publish(keeper, 1)
-        assert list(keeper.fleet.members) == ["a"]
+        manager = manager_of(tmp_path, started("a", Engine()), started("b", Engine(fails=not_staged())))
+        await publish(manager, 1)
+        assert list(manager.fleet.members) == ["a"]
 
     asyncio.run(claim())
 
@@ -213,25 +213,25 @@ def test_one_that_a_whole_broadcast_did_not_reach_is_replaced(tmp_path: Path) ->
 def test_one_that_died_unnoticed_is_no_member_of_the_group(tmp_path: Path) -> None:
     async def claim() -> None:
         dead = Engine()
-        keeper = keeper_of(tmp_path, started("a", Engine()), started("b", dead))
-        await publish(keeper, 1)
+        manager = manager_of(tmp_path, started("a", Engine()), started("b", dead))
+        await publish(manager, 1)
         dead.alive = False
-        assert await publish(keeper, 2) == {"a": 1}
-        assert list(keeper.fleet.members) == ["a"]
+        assert await publish(manager, 2) == {"a": 1}
+        assert list(manager.fleet.members) == ["a"]
 
     asyncio.run(claim())
 
 
 def test_a_group_that_one_engine_does_not_join_is_of_no_use(tmp_path: Path) -> None:
     async def claim() -> None:
-        keeper = keeper_of(tmp_path, started("a", Engine()))
-        await keeper.round.form(keeper.members())
+        manager = manager_of(tmp_path, started("a", Engine()))
+        await manager.round.form(manager.members())
 
         async def refuse(*_: Any) -> None:
             raise RayActorError
 
-        keeper.round.members[0].handle = type("Dead", (), {"open_transport": Remote(refuse)})()
+        manager.round.members[0].handle = type("Dead", (), {"open_transport": Remote(refuse)})()
         with pytest.raises(ResourceError, match="1 of 1 engines did not join a broadcast"):
-            await keeper.round.open("127.0.0.1", 1, 2, 5.0)
+            await manager.round.open("127.0.0.1", 1, 2, 5.0)
 
     asyncio.run(claim())

@@ -12,7 +12,7 @@ from libra_core.config.loading import validate_config
 from libra_core.engines.weight_source import FileWeights
 from libra_core.errors import DeadlineError, EngineLostError, NumericsError
 from libra_core.runtime.base.actors import StartedEngine
-from libra_core.runtime.rollout.fleet_manager import FleetKeeper
+from libra_core.runtime.rollout.fleet_manager import FleetManager
 from libra_core.runtime.rollout.kv_moves import HeldContext, KvOffers
 from libra_core.runtime.rollout.router import FleetRouter
 from libra_core.runtime.rollout.weights import PublicationOrder
@@ -83,8 +83,8 @@ class World:
         config = validate_config(values)
         self.controller, self.tasks = Controller(), []
         self.router = FleetRouter(config, laws=None, folder=folder, resumed=None)
-        self.keeper = FleetKeeper(config, self.controller, self.spawn, lambda *_: None, self.router)
-        self.keeper.start_with(engines)
+        self.manager = FleetManager(config, self.controller, self.spawn, lambda *_: None, self.router)
+        self.manager.start_with(engines)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(asyncio.get_running_loop().create_task(work))
@@ -101,17 +101,17 @@ def run(claim: Callable[[], Awaitable[None]]) -> None:
 def test_a_turn_waits_for_engines_that_are_expected_and_gives_up_when_none_are(tmp_path: Path) -> None:
     async def claim() -> None:
         world = World(tmp_path)
-        world.keeper.expect((1, 2), within_s=60.0)
-        waiting = asyncio.create_task(world.keeper.fleet.bind(turn(0)))
+        world.manager.expect((1, 2), within_s=60.0)
+        waiting = asyncio.create_task(world.manager.fleet.bind(turn(0)))
         await asyncio.sleep(0.2)
         assert not waiting.done(), "four times the time that an engine may take to be replaced"
-        await world.keeper.admit(started("b", 2), CANARY)
+        await world.manager.admit(started("b", 2), CANARY)
         assert (await waiting).engine_id == "b"
 
-        await world.keeper.retire(EngineId("b"), 1.0)
-        world.keeper.expect((2,), within_s=0.0)
+        await world.manager.retire(EngineId("b"), 1.0)
+        world.manager.expect((2,), within_s=0.0)
         with pytest.raises(EngineLostError, match="waited 0 s for a replacement engine; no engine of the fleet is alive"):
-            await asyncio.wait_for(world.keeper.fleet.bind(turn(1)), 5.0)
+            await asyncio.wait_for(world.manager.fleet.bind(turn(1)), 5.0)
 
     run(claim)
 
@@ -119,19 +119,19 @@ def test_a_turn_waits_for_engines_that_are_expected_and_gives_up_when_none_are(t
 def test_buckets_follow_the_engines_that_serve_or_will(tmp_path: Path) -> None:
     async def claim() -> None:
         world = World(tmp_path, started("a"), policy="cmlfq", limits_tokens=[])
-        fleet = world.keeper.fleet
+        fleet = world.manager.fleet
         assert fleet.degrees == world.router.degrees == (1,)
-        world.keeper.expect((1, 2), within_s=60.0)
+        world.manager.expect((1, 2), within_s=60.0)
         assert fleet.degrees == world.router.degrees == (1, 2)
         for number in range(80):
             world.router.learn(finished([5 + number], [OK], name=f"f{number}"))
         await asyncio.sleep(0.01)
-        await world.keeper.admit(started("b", 2), CANARY)
+        await world.manager.admit(started("b", 2), CANARY)
         await fleet.bind(turn(0))
-        world.keeper.expect((2,), within_s=0.0)
+        world.manager.expect((2,), within_s=0.0)
         assert fleet.degrees == (1, 2), "an engine of tp 1 still serves"
-        await world.keeper.retire(EngineId("a"), 1.0)
-        world.keeper.expect((2,), within_s=0.0)
+        await world.manager.retire(EngineId("a"), 1.0)
+        world.manager.expect((2,), within_s=0.0)
         assert fleet.degrees == world.router.degrees == (2,)
         assert (await fleet.bind(turn(1))).engine_id == "b"
         world.router.note_end(finished([5], [OK], name="late"), 1, 100)  # where it ended is no bucket any more, and no fault
@@ -142,20 +142,20 @@ def test_buckets_follow_the_engines_that_serve_or_will(tmp_path: Path) -> None:
 def test_a_publication_waits_for_an_engine_and_engines_wait_for_its_end(tmp_path: Path) -> None:
     async def claim() -> None:
         world = World(tmp_path, started("a"))
-        keeper = world.keeper
-        keeper.expect((1, 2), within_s=60.0)
-        assert await keeper.begin_publication(1, 0.0)
-        leaving = asyncio.create_task(keeper.retire(EngineId("a"), 30.0))
+        manager = world.manager
+        manager.expect((1, 2), within_s=60.0)
+        assert await manager.begin_publication(1, 0.0)
+        leaving = asyncio.create_task(manager.retire(EngineId("a"), 30.0))
         await asyncio.sleep(0.1)
-        assert [result.engine_id for result in await keeper.publish(ORDER)] == ["e"], "it is still there"
-        assert len(await keeper.canary(CANARY)) == 1
+        assert [result.engine_id for result in await manager.publish(ORDER)] == ["e"], "it is still there"
+        assert len(await manager.canary(CANARY)) == 1
         assert not leaving.done()
-        keeper.end_publication(1)
+        manager.end_publication(1)
         await leaving
-        assert not keeper.fleet.members
-        assert not await keeper.begin_publication(1, 0.1), "none serves yet"
-        await keeper.admit(started("b", 2), CANARY)
-        assert await keeper.begin_publication(1, 0.1)
+        assert not manager.fleet.members
+        assert not await manager.begin_publication(1, 0.1), "none serves yet"
+        await manager.admit(started("b", 2), CANARY)
+        assert await manager.begin_publication(1, 0.1)
 
     run(claim)
 
@@ -163,8 +163,8 @@ def test_a_publication_waits_for_an_engine_and_engines_wait_for_its_end(tmp_path
 def test_without_any_engine_to_come_a_publication_begins_and_fails_as_ever(tmp_path: Path) -> None:
     async def claim() -> None:
         world = World(tmp_path)
-        assert await world.keeper.begin_publication(1, 0.0)
-        assert await world.keeper.publish(ORDER) == []
+        assert await world.manager.begin_publication(1, 0.0)
+        assert await world.manager.publish(ORDER) == []
 
     run(claim)
 
@@ -172,10 +172,10 @@ def test_without_any_engine_to_come_a_publication_begins_and_fails_as_ever(tmp_p
 def test_a_publication_that_does_not_end_keeps_the_engine_and_says_so(tmp_path: Path) -> None:
     async def claim() -> None:
         world = World(tmp_path, started("a"), publication_s=0.05)
-        await world.keeper.begin_publication(1, 0.0)
+        await world.manager.begin_publication(1, 0.0)
         with pytest.raises(DeadlineError, match="a waited 0 s for the publication in work, and serves on"):
-            await world.keeper.retire(EngineId("a"), 0.1)
-        assert list(world.keeper.fleet.members) == ["a"]
+            await world.manager.retire(EngineId("a"), 0.1)
+        assert list(world.manager.fleet.members) == ["a"]
 
     run(claim)
 
@@ -183,17 +183,17 @@ def test_a_publication_that_does_not_end_keeps_the_engine_and_says_so(tmp_path: 
 def test_an_engine_that_serves_alone_is_compared_with_those_before_it(tmp_path: Path) -> None:
     async def claim() -> None:
         world = World(tmp_path, started("a"))
-        keeper = world.keeper
-        keeper.expect((1, 2), within_s=60.0)
-        await keeper.publish(ORDER)
-        await keeper.canary(CANARY)
-        await keeper.retire(EngineId("a"), 1.0)
+        manager = world.manager
+        manager.expect((1, 2), within_s=60.0)
+        await manager.publish(ORDER)
+        await manager.canary(CANARY)
+        await manager.retire(EngineId("a"), 1.0)
         with pytest.raises(NumericsError, match="b and the trainer differ by"):
-            await keeper.admit(started("b", 2, Engine(scores=(-0.5, -0.3))), CANARY)
-        assert not keeper.fleet.members
+            await manager.admit(started("b", 2, Engine(scores=(-0.5, -0.3))), CANARY)
+        assert not manager.fleet.members
         right = Engine()
-        await keeper.admit(started("c", 2, right), CANARY)
-        assert (right.version, list(keeper.fleet.members)) == (1, ["c"])
+        await manager.admit(started("c", 2, right), CANARY)
+        assert (right.version, list(manager.fleet.members)) == (1, ["c"])
 
     run(claim)
 
@@ -201,13 +201,13 @@ def test_an_engine_that_serves_alone_is_compared_with_those_before_it(tmp_path: 
 def test_a_replacement_that_comes_after_its_place_was_given_up_does_not_serve(tmp_path: Path) -> None:
     async def claim(late: StartedEngine | None) -> None:
         world = World(tmp_path, started("a"), started("b"))
-        world.keeper.fleet.on_lost(EngineId("a"), "a died")
+        world.manager.fleet.on_lost(EngineId("a"), "a died")
         await asyncio.sleep(0)
-        await world.keeper.retire(EngineId("ar1"), 1.0)
+        await world.manager.retire(EngineId("ar1"), 1.0)
         world.controller.replacement.set_result(late)
         await asyncio.gather(*world.tasks)
-        assert list(world.keeper.fleet.members) == ["b"]
-        assert world.keeper.failure is None
+        assert list(world.manager.fleet.members) == ["b"]
+        assert world.manager.failure is None
 
     run(lambda: claim(started("ar1")))
     run(lambda: claim(None))
@@ -217,9 +217,9 @@ def test_an_engine_that_leaves_hands_its_kv_over_first(tmp_path: Path) -> None:
     async def claim() -> None:
         source = Engine()
         world = World(tmp_path, started("a", handle=source), started("b"))
-        fleet = world.keeper.fleet
+        fleet = world.manager.fleet
         fleet.members[EngineId("a")].running = 1
-        leaving = asyncio.create_task(world.keeper.retire(EngineId("a"), 30.0))
+        leaving = asyncio.create_task(world.manager.retire(EngineId("a"), 30.0))
         await asyncio.sleep(0.01)
         offered = asyncio.create_task(KvOffers(fleet, 10.0)(HELD, REQUEST))
         await asyncio.sleep(0.01)
@@ -237,14 +237,14 @@ def test_an_engine_that_leaves_hands_its_kv_over_first(tmp_path: Path) -> None:
 def test_an_old_failure_is_no_reason_to_give_up_while_an_engine_is_being_brought(tmp_path: Path) -> None:
     async def claim() -> None:
         world = World(tmp_path, started("a"))
-        keeper = world.keeper
-        keeper.failure = "b could not be replaced"
-        assert keeper.hopeless == "b could not be replaced"
-        keeper.fleet.on_lost(EngineId("a"), "a died")
-        assert keeper.hopeless is None
+        manager = world.manager
+        manager.failure = "b could not be replaced"
+        assert manager.hopeless == "b could not be replaced"
+        manager.fleet.on_lost(EngineId("a"), "a died")
+        assert manager.hopeless is None
         world.controller.replacement.set_result(started("ar1"))
         await asyncio.gather(*world.tasks)
-        assert list(keeper.fleet.members) == ["ar1"]
+        assert list(manager.fleet.members) == ["ar1"]
 
     run(claim)
 
@@ -256,10 +256,10 @@ def test_an_engine_that_hangs_does_not_keep_the_fleet_waiting(tmp_path: Path) ->
 
     async def claim() -> None:
         world = World(tmp_path, started("a", handle=Hung()), started("b"))
-        world.keeper.fleet.members[EngineId("a")].running = 1
+        world.manager.fleet.members[EngineId("a")].running = 1
         with pytest.raises(DeadlineError, match="a still has 1 requests 0 s after it was withdrawn"):
-            await asyncio.wait_for(world.keeper.retire(EngineId("a"), 0.2), 10.0)
-        assert not world.keeper.fleet.leaving
+            await asyncio.wait_for(world.manager.retire(EngineId("a"), 0.2), 10.0)
+        assert not world.manager.fleet.leaving
 
     run(claim)
 
@@ -267,15 +267,15 @@ def test_an_engine_that_hangs_does_not_keep_the_fleet_waiting(tmp_path: Path) ->
 def test_a_publication_that_ends_twice_or_never_began_holds_nothing(tmp_path: Path) -> None:
     async def claim() -> None:
         world = World(tmp_path, started("a"))
-        world.keeper.end_publication(7)
-        assert await world.keeper.begin_publication(8, 0.0)
-        assert await world.keeper.begin_publication(9, 0.0)
-        world.keeper.end_publication(8)
-        world.keeper.end_publication(8)
-        leaving = asyncio.create_task(world.keeper.retire(EngineId("a"), 5.0))
+        world.manager.end_publication(7)
+        assert await world.manager.begin_publication(8, 0.0)
+        assert await world.manager.begin_publication(9, 0.0)
+        world.manager.end_publication(8)
+        world.manager.end_publication(8)
+        leaving = asyncio.create_task(world.manager.retire(EngineId("a"), 5.0))
         await asyncio.sleep(0.15)
         assert not leaving.done(), "the second has not ended"
-        world.keeper.end_publication(9)
+        world.manager.end_publication(9)
         await leaving
 
     run(claim)

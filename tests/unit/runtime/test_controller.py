@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from libra_core.elastic.membership import State
+from libra_core.elastic.membership import MemberState
 from libra_core.errors import ResourceError
 from libra_core.planning.transition import transition
 from libra_core.runtime.cluster.controller import ClusterControllerActor
@@ -53,8 +53,8 @@ class Controller(ClusterControllerActor):
             await asyncio.sleep(0)
         return (await moving).applied
 
-    async def settled(self) -> None:
-        await self._tasks.settled()
+    async def all_ended(self) -> None:
+        await self._tasks.all_ended()
 
 
 def run(claim: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -80,7 +80,7 @@ def test_a_replica_that_dies_gives_its_gpus_back_and_the_plan_says_so() -> None:
         controller.workers[0].die()
         await controller.step()
         assert (await controller.plan()) == ONE
-        await controller.settled()
+        await controller.all_ended()
         assert [worker.state for worker in controller.workers] == ["serves", "trains"]
         (recovery,) = await controller.recoveries()
         assert (recovery.slot, recovery.error) == (0, "")
@@ -99,7 +99,7 @@ def test_a_recovery_that_fails_is_told() -> None:
         controller.workers[0].fails = "start_engine"
         controller.workers[0].die()
         await controller.step()
-        await controller.settled()
+        await controller.all_ended()
         (recovery,) = await controller.recoveries()
         assert (recovery.serving_s, recovery.error) == (None, "no luck with start_engine")
 
@@ -119,7 +119,7 @@ def test_a_task_of_the_controller_that_fails_is_told_to_whoever_waits_for_groups
         controller._pool.recover = broken  # type: ignore[method-assign]
         controller.workers[0].die()
         await controller.step()
-        await controller.settled()
+        await controller.all_ended()
         assert coordinator.asked("note_fault") == [("AttributeError: a mistake of ours",)]
 
     run(claim)
@@ -248,13 +248,13 @@ def test_in_any_order_gpus_hold_one_thing_and_the_plan_counts_who_trains(operati
                 controller.workers[detail[0]].fails = detail[1]
             else:
                 await controller.step()
-            await asyncio.wait_for(controller.settled(), 10.0)
+            await asyncio.wait_for(controller.all_ended(), 10.0)
             training = [w.slot for w in controller.workers if w.state == "trains"]
             assert (await controller.plan()).hybrids_training == len(training)
             assert all(not (worker.engine and worker.replica) for worker in controller.workers)
             for worker in controller.workers:
                 known = controller._pool.states()[worker.slot]
-                assert (known is State.ACTIVE) == (worker.state == "trains")
-                assert known is not State.SERVING or worker.state == "serves"
+                assert (known is MemberState.ACTIVE) == (worker.state == "trains")
+                assert known is not MemberState.SERVING or worker.state == "serves"
 
     run(claim)

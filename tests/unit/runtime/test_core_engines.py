@@ -30,7 +30,7 @@ async def running(plan: Plan, world: FakeWorld) -> CoreEngines:
     core = world.core(config_of())
     for engine in await core.start_first(plan.rollout.degrees):
         world.serving[engine.engine_id] = engine
-    core.settle(plan.rollout.degrees, world.node_of)
+    core.number_places(plan.rollout.degrees, world.node_of)
     return core
 
 
@@ -49,7 +49,7 @@ async def move(
     world.least = 10**6
     await core.announce((*source.rollout.degrees, *target.rollout.degrees), core.bound_s(change))
     outcome = await carry_out(change, perform)
-    core.settle(outcome.plan.rollout.degrees, world.node_of)
+    core.number_places(outcome.plan.rollout.degrees, world.node_of)
     await core.conclude(outcome.plan.rollout.degrees)
     return outcome
 

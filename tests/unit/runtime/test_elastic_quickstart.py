@@ -11,7 +11,7 @@ from libra_core.config import load_config, plan_of
 from libra_core.costs.api import load_model
 from libra_core.planning.experience import CostBook, ErrorBook
 from libra_core.planning.problem import ModelShape
-from libra_core.planning.proposals import Standing, propose_in_run
+from libra_core.planning.proposals import ReplanFacts, propose_in_run
 from libra_core.planning.run_costs import run_costs
 from libra_core.planning.run_profile import RunSide, problem_of_run
 from libra_core.runtime.cluster.hybrid_pool import Recovery
@@ -22,8 +22,8 @@ from libra_core.types.plan import Plan
 from libra_core.types.profile import RunProfile
 from libra_core.types.reports import EngineWork, IterationReport
 from libra_core.types.transition import Tier, Transition, TransitionCost, TransitionOutcome, Verb
-from libra_core.workloads.search_r1.drift import Drift
-from support.reports import iteration_report, publication_report, rollout_report, time_account, update_report
+from libra_core.workloads.search_r1.drift import QuestionDrift
+from support.reports import iteration_report, publication_report, rollout_report, time_breakdown, update_report
 
 ROOT = Path(__file__).parents[3]
 MODEL = ROOT / "tests" / "support" / "tiny_model.json"
@@ -66,7 +66,7 @@ class Host:
 
     def sample(self) -> None:
         """Twenty kinds of trajectory stand for the batch."""
-        mix = Drift(CONFIG.workload, CONFIG.rollout.groups_per_step).at(self.step * CONFIG.rollout.groups_per_step)  # type: ignore[arg-type]
+        mix = QuestionDrift(CONFIG.workload, CONFIG.rollout.groups_per_step).at(self.step * CONFIG.rollout.groups_per_step)  # type: ignore[arg-type]
         two = round(20 * mix.two_hop_share)
         one_hop = LengthRecord(
             prompt_tokens=19, generated_tokens=(8, 7), tool_tokens=(20,), tool_s=(mix.search_s,), step=self.step
@@ -116,10 +116,10 @@ def report_of(host: Host, t_iter_s: float) -> IterationReport:
         optimizer_s=0.006,
         hybrid_replicas=hybrids,
     )
-    account = time_account(trainer_other_s=BETWEEN_S - PUBLICATION_S, trainer_waits_publication_s=PUBLICATION_S)
+    breakdown = time_breakdown(trainer_other_s=BETWEEN_S - PUBLICATION_S, trainer_waits_publication_s=PUBLICATION_S)
     publication = publication_report(host.step + 1, total_s=PUBLICATION_S)
     return iteration_report(
-        host.step, rollout=rollout, update=update, account=account, publication=publication, engines=work, t_iter_s=t_iter_s
+        host.step, rollout=rollout, update=update, breakdown=breakdown, publication=publication, engines=work, t_iter_s=t_iter_s
     )
 
 
@@ -146,21 +146,21 @@ def t_iter_s(host: Host) -> float:
         num_gpus=host.active.num_gpus,
     )
     newest = [record for record in host.records if record.step == host.step]
-    standing = Standing(step=0, steps_left=1, costs=CostBook(priors={Tier.FLIP: TransitionCost()}), errors=ErrorBook())
+    facts = ReplanFacts(step=0, steps_left=1, costs=CostBook(priors={Tier.FLIP: TransitionCost()}), errors=ErrorBook())
     problem = problem_of_run(CONFIG, side, host.active, newest, truth)
-    return propose_in_run(problem, host.active, standing, streamed=True)[0].current.forecast.t_iter_s
+    return propose_in_run(problem, host.active, facts, streamed=True)[0].current.forecast.t_iter_s
 
 
 def test_the_drift_moves_the_hybrid_to_training_and_back() -> None:
     host, decisions = Host(), list[Decision]()
-    keeper = Replanner(CONFIG, str(MODEL), host, host)
+    manager = Replanner(CONFIG, str(MODEL), host, host)
     for step in range(CONFIG.training.steps):
         host.step, host.left = step, host.left - 1
         host.sample()
-        keeper.settle(report_of(host, t_iter_s(host)))
-        if keeper.is_due(step):
-            decisions.append(keeper.decide(keeper.propose(keeper.profile(step))))
-            keeper.apply(decisions[-1])
+        manager.resolve(report_of(host, t_iter_s(host)))
+        if manager.is_due(step):
+            decisions.append(manager.decide(manager.propose(manager.profile(step))))
+            manager.apply(decisions[-1])
     switches = [(d.step, d.candidate.plan.hybrids_training, d.binding.value) for d in decisions if d.verdict is Verdict.SWITCH]
     assert [to for _, to, _ in switches] == [1, 0], switches
     (first, _, trainer_binds), (second, _, fleet_binds) = switches

@@ -34,7 +34,7 @@ from libra_core.runtime.rollout.engine_state import (
     Withdraw,
     Withdrawn,
 )
-from libra_core.runtime.rollout.fleet_manager import FleetKeeper
+from libra_core.runtime.rollout.fleet_manager import FleetManager
 from libra_core.runtime.rollout.router import FleetRouter
 from libra_core.runtime.rollout.weights import PublicationOrder
 from libra_core.types.ids import EngineId, PolicyVersion
@@ -190,7 +190,7 @@ class Fleet:
         self.tasks: set[asyncio.Task[Any]] = set()
         self.replaced: list[EngineId] = []
         router = FleetRouter(config, laws=None, folder=folder, resumed=None)
-        self.manager = FleetKeeper(config, self, self.spawn, lambda *_: None, router)
+        self.manager = FleetManager(config, self, self.spawn, lambda *_: None, router)
         self.manager.start_with([self.started("e0"), self.started("e1")])
         self.version = 0
 

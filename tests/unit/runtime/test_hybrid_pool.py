@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from libra_core.config import LibraConfig
-from libra_core.elastic.membership import State
+from libra_core.elastic.membership import MemberState
 from libra_core.planning.transition import transition
 from libra_core.runtime.cluster.hybrid_pool import HybridPool
 from libra_core.runtime.cluster.transitions import TransitionOutcome, carry_out
@@ -48,7 +48,7 @@ def test_to_training_and_back() -> None:
         pool, workers = pool_of()
         assert (await move(pool, SERVING, ONE)).applied
         assert [worker.state for worker in workers] == ["trains", "serves"]
-        assert list(pool.states().values()) == [State.ACTIVE, State.SERVING]
+        assert list(pool.states().values()) == [MemberState.ACTIVE, MemberState.SERVING]
         leaving = asyncio.create_task(move(pool, ONE, SERVING))
         while not workers[0].asked:
             await asyncio.sleep(0)
@@ -56,7 +56,7 @@ def test_to_training_and_back() -> None:
         await pool.note_active(4, {})
         assert (await leaving).applied
         assert [worker.state for worker in workers] == ["serves", "serves"]
-        assert set(pool.states().values()) == {State.SERVING}
+        assert set(pool.states().values()) == {MemberState.SERVING}
 
     run(claim)
 
@@ -74,7 +74,7 @@ def test_a_fault_at_any_action_to_training_leaves_everybody_serving(action: str,
         assert outcome.not_undone == ()
         assert "no luck" in outcome.error
         assert [worker.state for worker in workers] == ["serves", "serves"]
-        assert set(pool.states().values()) == {State.SERVING}
+        assert set(pool.states().values()) == {MemberState.SERVING}
 
     run(claim)
 
@@ -91,7 +91,7 @@ def test_a_fault_at_any_action_to_serving_leaves_it_training(action: str) -> Non
         assert not outcome.applied
         assert (outcome.plan, outcome.not_undone) == (ONE, ())
         assert workers[0].state == "trains"
-        assert pool.states()[0] is State.ACTIVE
+        assert pool.states()[0] is MemberState.ACTIVE
 
     run(claim)
 
@@ -119,10 +119,10 @@ def test_who_is_missing_from_a_step_without_having_asked_is_lost_and_comes_back(
         assert await pool.note_active(3, both) == {}
         assert await pool.note_active(4, {1: both[1]}) == {0: both[0]}
         pool.mark_lost(0, both[0] - 1)
-        assert pool.states()[0] is State.ACTIVE, "what is known of an earlier attempt is stale"
+        assert pool.states()[0] is MemberState.ACTIVE, "what is known of an earlier attempt is stale"
         pool.mark_lost(0, both[0])
         assert pool.order_places() == 1
-        assert pool.states()[0] is State.FAILED
+        assert pool.states()[0] is MemberState.FAILED
         await pool.recover(0)
         assert [worker.state for worker in workers] == ["serves", "trains"]
 

@@ -16,7 +16,7 @@ from libra_core.errors import ResourceError, RolloutError
 from libra_core.runtime.base.background import BackgroundTasks
 from libra_core.runtime.driver.rollout_client import RolloutClient
 from libra_core.runtime.rollout import coordinator as coordinator_module
-from libra_core.runtime.rollout.admission import Issue, PromptCursor, PromptQueue
+from libra_core.runtime.rollout.admission import IssuedPrompt, PromptCursor, PromptQueue
 from libra_core.runtime.rollout.coordinator import RolloutCoordinatorActor
 from libra_core.runtime.rollout.group_runner import LostGroups, judge_group
 from libra_core.runtime.rollout.scorer import score_one
@@ -86,11 +86,11 @@ def test_a_lost_prompt_comes_back_with_the_next_version_and_waits_longer_each_ti
     assert [queue.next(0).index for _ in range(3)] == [2, 5, 6]
     queue.lose(5, 0)
     assert queue.next(0).index == 7, "it would meet the same outage"
-    assert queue.next(1) == Issue(index=5, losses=1)
+    assert queue.next(1) == IssuedPrompt(index=5, losses=1)
     queue.lose(5, 1)
     assert [queue.next(2).index, queue.next(3).index] == [8, 5]
     queue.lose(5, 3)
-    assert [queue.next(6).index, queue.next(7)] == [9, Issue(index=5, losses=3)]
+    assert [queue.next(6).index, queue.next(7)] == [9, IssuedPrompt(index=5, losses=3)]
 
 
 def test_lost_prompts_and_new_ones_take_turns_so_that_bad_ones_do_not_come_in_a_row() -> None:
@@ -362,7 +362,7 @@ def test_background_work_that_fails_is_told_and_none_is_left_at_the_end() -> Non
 
         tasks.spawn(fail("first"))
         tasks.spawn(fail("second"))
-        await tasks.settled()
+        await tasks.all_ended()
         assert tasks.fault == "LookupError: first"
         assert told == ["LookupError: first", "LookupError: second"]
         waiting = tasks.spawn(asyncio.Event().wait())
@@ -390,6 +390,6 @@ def test_work_that_does_not_end_keeps_nobody_waiting() -> None:
         await asyncio.sleep(0)
         await tasks.end(0.02)
         free.set()
-        await tasks.settled()
+        await tasks.all_ended()
 
     run(claim)

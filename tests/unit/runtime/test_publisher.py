@@ -163,7 +163,7 @@ def test_a_file_stays_until_the_engines_have_loaded_the_next(host: Host) -> None
     built.publish(PolicyVersion(1))
     built.begin(PolicyVersion(2))
     assert {path.stem for path in host.folder.iterdir()} == {"v000001", "v000002"}
-    built.settle()
+    built.finish()
     assert {path.stem for path in host.folder.iterdir()} == {"v000002"}
 
 
@@ -206,7 +206,7 @@ def test_each_failure_surfaces_once_and_before_the_next_version_leaves_the_train
             except LibraError:
                 surfaced.append(number)
         try:
-            built.settle()
+            built.finish()
         except LibraError:
             surfaced.append(len(kinds))
     assert surfaced == sorted(host.answers)
@@ -228,7 +228,7 @@ def test_with_overlap_an_iteration_reports_the_publication_that_ended_in_it(host
     rollout = client(host)
     assert rollout.publish(PolicyVersion(0)).policy_version == 0
     assert [rollout.begin_publication(PolicyVersion(version)).policy_version for version in (1, 2, 3)] == [0, 1, 2]
-    rollout.settle_publication()
+    rollout.finish_publication()
     assert host.log[-1] == "waited for the engines to load version 3"
 
 

@@ -74,16 +74,16 @@ def planner(session: Session, told: list[Plan] | None = None) -> Replanner:
     return Replanner(CONFIG, str(MODEL), session, session, (told if told is not None else []).append)
 
 
-def look(keeper: Replanner, at: int) -> Decision:
-    decision = keeper.decide(keeper.propose(keeper.profile(at)))
-    keeper.apply(decision)
+def replan(manager: Replanner, at: int) -> Decision:
+    decision = manager.decide(manager.propose(manager.profile(at)))
+    manager.apply(decision)
     return decision
 
 
 def test_looks_are_due_by_count_or_when_asked_for() -> None:
-    keeper = planner(Session())
-    assert [number for number in range(20) if keeper.is_due(number)] == [3, 8, 13, 18]
-    assert keeper.is_due(5, asked=True)
+    manager = planner(Session())
+    assert [number for number in range(20) if manager.is_due(number)] == [3, 8, 13, 18]
+    assert manager.is_due(5, asked=True)
 
 
 def test_nothing_is_decided_before_a_step_was_measured() -> None:
@@ -93,10 +93,10 @@ def test_nothing_is_decided_before_a_step_was_measured() -> None:
 
 def test_a_binding_trainer_gets_the_hybrid_and_the_gain_is_realised_later() -> None:
     session = Session()
-    keeper = planner(session)
+    manager = planner(session)
     for number in range(4):
-        assert keeper.settle(step(number)) == []
-    decision = look(keeper, 3)
+        assert manager.resolve(step(number)) == []
+    decision = replan(manager, 3)
     assert (decision.verdict, decision.reason) == (Verdict.SWITCH, Reason.PAYS)
     assert [action.verb for action in session.begun[0].actions] == [
         "drain engine",
@@ -104,76 +104,76 @@ def test_a_binding_trainer_gets_the_hybrid_and_the_gain_is_realised_later() -> N
         "start replica",
         "join training",
     ]
-    assert not keeper.is_due(8), "a transition is under way"
+    assert not manager.is_due(8), "a transition is under way"
 
-    assert keeper.settle(step(4)) == []
+    assert manager.resolve(step(4)) == []
     session.end(applied=True)
-    (ended,) = keeper.settle(step(5))
+    (ended,) = manager.resolve(step(5))
     assert ended.step == 3
     assert ended.outcome is not None
     assert ended.outcome.applied
-    assert [keeper.settle(step(number, 5.0)) for number in (6, 7)] == [[], []]
-    (proven,) = keeper.settle(step(8, 5.0))
+    assert [manager.resolve(step(number, 5.0)) for number in (6, 7)] == [[], []]
+    (proven,) = manager.resolve(step(8, 5.0))
     assert proven.realised is not None
     assert (proven.realised.gain_s_per_step, proven.realised.t_iter_s, proven.realised.cost_s) == (3.0, 5.0, 10.0)
-    assert look(keeper, 8).cost.total_s == 10.0, "the measured cost, not the prior"
+    assert replan(manager, 8).cost.total_s == 10.0, "the measured cost, not the prior"
 
 
 def test_a_transition_that_failed_is_told_and_leaves_the_plan() -> None:
     session = Session()
-    keeper = planner(session)
+    manager = planner(session)
     for number in range(4):
-        keeper.settle(step(number))
-    look(keeper, 3)
+        manager.resolve(step(number))
+    replan(manager, 3)
     session.end(applied=False)
-    (ended,) = keeper.settle(step(4))
+    (ended,) = manager.resolve(step(4))
     assert ended.outcome is not None
     assert (ended.outcome.applied, ended.outcome.error) == (False, "no luck")
-    assert keeper.settle(None) == [], "what was not applied has no realised gain"
-    assert keeper.is_due(8)
+    assert manager.resolve(None) == [], "what was not applied has no realised gain"
+    assert manager.is_due(8)
 
 
 def test_a_move_that_is_under_way_when_the_run_ends_is_abandoned_and_one_that_has_ended_is_told() -> None:
     for ended in (False, True):
         session = Session()
-        keeper = planner(session)
+        manager = planner(session)
         for number in range(4):
-            keeper.settle(step(number))
-        look(keeper, 3)
+            manager.resolve(step(number))
+        replan(manager, 3)
         if ended:
             session.end(applied=True)
-        (settled,) = keeper.settle(None)
-        assert (settled.step, settled.abandoned, settled.outcome is not None) == (3, not ended, ended)
-        assert keeper.settle(None) == []
+        (resolved,) = manager.resolve(None)
+        assert (resolved.step, resolved.abandoned, resolved.outcome is not None) == (3, not ended, ended)
+        assert manager.resolve(None) == []
 
 
 def test_the_end_of_the_run_closes_a_window_that_is_not_full() -> None:
     session = Session()
-    keeper = planner(session)
+    manager = planner(session)
     for number in range(4):
-        keeper.settle(step(number))
-    look(keeper, 3)
+        manager.resolve(step(number))
+    replan(manager, 3)
     session.end(applied=True)
-    keeper.settle(step(4))
-    keeper.settle(step(5, 6.0))
-    (proven,) = keeper.settle(None)
+    manager.resolve(step(4))
+    manager.resolve(step(5, 6.0))
+    (proven,) = manager.resolve(None)
     assert proven.realised is not None
     assert proven.realised.gain_s_per_step == 2.0
-    assert keeper.settle(None) == []
+    assert manager.resolve(None) == []
 
 
 def test_forecasts_are_compared_with_what_ran_and_a_lost_replica_changes_the_plan_that_is_looked_at() -> None:
     session, told = Session(), list[Plan]()
-    keeper = planner(session, told)
+    manager = planner(session, told)
     for number in range(4):
-        keeper.settle(step(number, train_s=0.05, t_iter_s=0.1))
-    first = look(keeper, 3)
+        manager.resolve(step(number, train_s=0.05, t_iter_s=0.1))
+    first = replan(manager, 3)
     assert first.verdict is Verdict.KEEP
     for number in range(4, 9):
-        keeper.settle(step(number, train_s=0.05, t_iter_s=10.0))
-    assert look(keeper, 8).forecast_error > 0.5, "the forecast was far below ten seconds"
+        manager.resolve(step(number, train_s=0.05, t_iter_s=10.0))
+    assert replan(manager, 8).forecast_error > 0.5, "the forecast was far below ten seconds"
     session.active = TRAINING
-    keeper.settle(step(9))
+    manager.resolve(step(9))
     assert told == [effective(TRAINING)]
     assert (told[0].train.dp, told[0].rollout.num_engines) == (2, 1)
 
@@ -189,24 +189,26 @@ DIVIDED = validate_config(
 
 def test_a_run_without_hybrids_looks_at_other_degrees_at_the_cost_of_their_kind() -> None:
     session, told = Session(active=plan_of(DIVIDED)), list[Plan]()
-    keeper = Replanner(DIVIDED, str(MODEL), session, session, told.append)
+    manager = Replanner(DIVIDED, str(MODEL), session, session, told.append)
     for number in range(4):
-        keeper.settle(step(number))
-    looks = keeper.propose(keeper.profile(3))
-    assert [dict(look.candidate.plan.rollout.engines) for look in looks] == [{2: 2}, {4: 1}]
-    assert [look.cost.total_s for look in looks] == [45.0, 45.0]
-    assert "kernels of" in looks[0].grounding
+        manager.resolve(step(number))
+    comparisons = manager.propose(manager.profile(3))
+    assert [dict(replan.candidate.plan.rollout.engines) for replan in comparisons] == [{2: 2}, {4: 1}]
+    assert [replan.cost.total_s for replan in comparisons] == [45.0, 45.0]
+    assert "kernels of" in comparisons[0].grounding
 
-    other = looks[0].candidate.plan
-    paying = replace(keeper.decide(looks), verdict=Verdict.SWITCH, candidate=looks[0].candidate, tier=Tier.REPARTITION)
-    keeper.apply(paying)
+    other = comparisons[0].candidate.plan
+    paying = replace(
+        manager.decide(comparisons), verdict=Verdict.SWITCH, candidate=comparisons[0].candidate, tier=Tier.REPARTITION
+    )
+    manager.apply(paying)
     assert [action.target for action in session.begun[0].actions if action.verb is Verb.START_ENGINE] == ["engine-4", "engine-5"]
     session.end(applied=True)
-    keeper.settle(step(4))
+    manager.resolve(step(4))
     assert told == [other], "forecasts follow the engines"
-    keeper.settle(step(5))
-    assert keeper.profile(5).decode_ratio_of.keys() == {1, 2}
-    back = keeper.propose(keeper.profile(5))[0]
+    manager.resolve(step(5))
+    assert manager.profile(5).decode_ratio_of.keys() == {1, 2}
+    back = manager.propose(manager.profile(5))[0]
     assert back.candidate.plan == plan_of(DIVIDED)
     assert back.cost.total_s == sum(seconds for _, seconds in PHASES), "as it was measured"
 
@@ -214,10 +216,10 @@ def test_a_run_without_hybrids_looks_at_other_degrees_at_the_cost_of_their_kind(
 def test_a_fleet_for_which_there_is_no_other_degree_is_told() -> None:
     alone = DIVIDED.model_copy(update={"replanning": DIVIDED.replanning.model_copy(update={"repartition": False})})
     session = Session(active=plan_of(alone))
-    keeper = Replanner(alone, str(MODEL), session, session)
-    keeper.settle(step(0))
+    manager = Replanner(alone, str(MODEL), session, session)
+    manager.resolve(step(0))
     with pytest.raises(ConfigError, match="nothing can move"):
-        keeper.propose(keeper.profile(0))
+        manager.propose(manager.profile(0))
 
 
 def test_seconds_of_phases_are_divided_by_kind() -> None:
@@ -227,14 +229,14 @@ def test_seconds_of_phases_are_divided_by_kind() -> None:
 
 def test_a_resumed_run_expects_what_transitions_cost_before() -> None:
     session = Session()
-    keeper = planner(session)
+    manager = planner(session)
     for number in range(4):
-        keeper.settle(step(number))
-    look(keeper, 3)
+        manager.resolve(step(number))
+    replan(manager, 3)
     session.end(applied=True)
-    keeper.settle(step(4))
+    manager.resolve(step(4))
     resumed = planner(Session())
-    resumed.resume(keeper.experience)
+    resumed.resume(manager.experience)
     for number in range(4):
-        resumed.settle(step(number))
-    assert look(resumed, 3).cost == cost_of(TransitionOutcome(plan=TRAINING, applied=True, phases=PHASES))
+        resumed.resolve(step(number))
+    assert replan(resumed, 3).cost == cost_of(TransitionOutcome(plan=TRAINING, applied=True, phases=PHASES))

@@ -144,7 +144,7 @@ def test_a_save_that_is_cancelled_at_the_end_does_not_write_beside_the_last_one(
         await asyncio.gather(saving, return_exceptions=True)
         target.learn(finished([7], name="late"))
         threading.Timer(0.1, go_on.set).start()
-        target.settle()
+        target.learn_finished()
         await target.save(at_once=True)
 
     monkeypatch.setattr("libra_core.routing.tree_file.os.fsync", slow_disk)

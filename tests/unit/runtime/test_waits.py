@@ -20,7 +20,7 @@ from libra_core.runtime.cluster.engine_slots import quiet
 from libra_core.runtime.driver import session
 from libra_core.runtime.rollout import fleet_manager, weights
 from libra_core.runtime.rollout.coordinator import WaitBoard
-from libra_core.runtime.rollout.fleet_manager import FleetKeeper
+from libra_core.runtime.rollout.fleet_manager import FleetManager
 from libra_core.runtime.rollout.router import FleetRouter
 from libra_core.runtime.rollout.weights import PublicationOrder
 from libra_core.types.ids import EngineId, PolicyVersion
@@ -68,8 +68,8 @@ class World:
         self.tasks: list[asyncio.Task[None]] = []
         router = FleetRouter(self.config, laws=None, folder=folder, resumed=None)
         self.reasons: list[str] = []
-        self.keeper = FleetKeeper(self.config, self.controller, self.spawn, self.record, router)
-        self.keeper.start_with([started(name, actor) for name, actor in engines.items()])
+        self.manager = FleetManager(self.config, self.controller, self.spawn, self.record, router)
+        self.manager.start_with([started(name, actor) for name, actor in engines.items()])
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(asyncio.get_running_loop().create_task(work))
@@ -77,10 +77,10 @@ class World:
     def record(self, name: str, _lane: str, _start_s: float, _end_s: float) -> None:
         self.reasons += [name.removeprefix("lost: ")] if name.startswith("lost: ") else []
 
-    async def settled(self) -> list[str]:
+    async def all_ended(self) -> list[str]:
         """Ids of the fleet once replacements have come."""
         await asyncio.gather(*self.tasks)
-        return sorted(self.keeper.fleet.members)
+        return sorted(self.manager.fleet.members)
 
 
 def started(name: str, actor: FakeActor) -> StartedEngine:
@@ -95,18 +95,18 @@ def run(claim: Callable[[], Coroutine[Any, Any, None]]) -> None:
 @pytest.mark.parametrize(
     ("method", "what", "act"),
     [
-        ("stats", "give statistics", lambda keeper: keeper.stats()),
-        ("score", "score the canary", lambda keeper: keeper.canary(CANARY)),
-        ("hold", "hold", lambda keeper: keeper.hold()),
+        ("stats", "give statistics", lambda manager: manager.stats()),
+        ("score", "score the canary", lambda manager: manager.canary(CANARY)),
+        ("hold", "hold", lambda manager: manager.hold()),
     ],
 )
 def test_an_engine_that_hangs_or_dies_at_a_call_to_all_is_named_and_replaced(
-    tmp_path: Path, method: str, what: str, act: Callable[[FleetKeeper], Any], illness: str | Exception
+    tmp_path: Path, method: str, what: str, act: Callable[[FleetManager], Any], illness: str | Exception
 ) -> None:
     async def claim() -> None:
         world = World(tmp_path, {"a": engine("a", **{method: illness}), "b": engine("b")})
-        answer = await act(world.keeper)
-        assert await world.settled() == ["b", "spare"]
+        answer = await act(world.manager)
+        assert await world.all_ended() == ["b", "spare"]
         assert world.reasons[0].startswith(f"a could not {what}: ")
         if method == "stats":
             assert [found.engine_id for found in answer] == ["b"]
@@ -120,8 +120,8 @@ def test_a_mistake_in_an_engines_own_code_is_not_taken_for_its_loss(tmp_path: Pa
     async def claim() -> None:
         world = World(tmp_path, {"a": engine("a", score=ValueError("not a token")), "b": engine("b")})
         with pytest.raises(ValueError, match="not a token"):
-            await world.keeper.canary(CANARY)
-        assert await world.settled() == ["a", "b"]
+            await world.manager.canary(CANARY)
+        assert await world.all_ended() == ["a", "b"]
 
     run(claim)
 
@@ -131,12 +131,12 @@ def test_a_newcomer_is_not_blamed_for_the_engine_that_it_is_compared_with(tmp_pa
     async def claim() -> None:
         old, other = engine("a", score=illness), engine("b")
         world = World(tmp_path, {"a": old, "b": other})
-        await world.keeper.publish(PublicationOrder(version=PolicyVersion(1), source=FileWeights(path="weights")))
-        await world.keeper.admit(started("c", engine("c")), CANARY)
-        assert await world.settled() == ["b", "c", "spare"]
+        await world.manager.publish(PublicationOrder(version=PolicyVersion(1), source=FileWeights(path="weights")))
+        await world.manager.admit(started("c", engine("c")), CANARY)
+        assert await world.all_ended() == ["b", "c", "spare"]
         other.answers["score"] = (0.0, 0.0, 0.0)
         with pytest.raises(NumericsError, match="d and the trainer differ"):
-            await world.keeper.admit(started("d", engine("d")), CANARY)
+            await world.manager.admit(started("d", engine("d")), CANARY)
 
     run(claim)
 
@@ -144,10 +144,10 @@ def test_a_newcomer_is_not_blamed_for_the_engine_that_it_is_compared_with(tmp_pa
 def test_a_newcomer_that_hangs_at_the_canary_does_not_serve(tmp_path: Path) -> None:
     async def claim() -> None:
         world = World(tmp_path, {"a": engine("a")})
-        await world.keeper.publish(PublicationOrder(version=PolicyVersion(1), source=FileWeights(path="weights")))
+        await world.manager.publish(PublicationOrder(version=PolicyVersion(1), source=FileWeights(path="weights")))
         with pytest.raises(EngineLostError, match=r"b could not be compared .* waited 0 s for b to score the canary"):
-            await world.keeper.admit(started("b", engine("b", score=HANGS)), CANARY)
-        assert await world.settled() == ["a"]
+            await world.manager.admit(started("b", engine("b", score=HANGS)), CANARY)
+        assert await world.all_ended() == ["a"]
 
     run(claim)
 
@@ -161,10 +161,10 @@ def test_a_replacement_that_never_comes_is_said_and_ends_the_hope_for_it(
     async def claim() -> None:
         world = World(tmp_path, {"a": engine("a")})
         world.controller.ill["replace_engine"] = illness
-        world.keeper.fleet.on_lost(EngineId("a"), "a died")
-        assert world.keeper.hopeless is None
-        await world.settled()
-        assert "a could not be replaced: " in str(world.keeper.hopeless)
+        world.manager.fleet.on_lost(EngineId("a"), "a died")
+        assert world.manager.hopeless is None
+        await world.all_ended()
+        assert "a could not be replaced: " in str(world.manager.hopeless)
 
     run(claim)
 
@@ -173,11 +173,11 @@ def test_a_replacement_that_never_comes_is_said_and_ends_the_hope_for_it(
 def test_a_broadcast_is_formed_without_an_engine_that_gives_no_sign_of_life(
     tmp_path: Path, illness: str | Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weights, "LOOK_S", SOON_S)
+    monkeypatch.setattr(weights, "PING_S", SOON_S)
 
     async def claim() -> None:
         world = World(tmp_path, {"a": engine("a", ping=illness), "b": engine("b")})
-        assert await world.keeper.round.form(world.keeper.members()) == {"b": 1}
+        assert await world.manager.round.form(world.manager.members()) == {"b": 1}
         assert world.reasons[0].startswith("a cannot take part: ")
 
     run(claim)
@@ -191,9 +191,9 @@ def test_an_engine_that_does_not_join_a_broadcast_is_named(
 
     async def claim() -> None:
         world = World(tmp_path, {"a": engine("a", open_transport=illness), "b": engine("b")})
-        await world.keeper.round.form(world.keeper.members())
+        await world.manager.round.form(world.manager.members())
         with pytest.raises(ResourceError, match="1 of 2 engines did not join a broadcast: "):
-            await world.keeper.round.open("127.0.0.1", 1, 3, SOON_S)
+            await world.manager.round.open("127.0.0.1", 1, 3, SOON_S)
 
     run(claim)
 
@@ -227,7 +227,7 @@ def test_who_is_gone_has_ended_and_who_hangs_has_not() -> None:
 
 
 def test_a_library_call_that_hangs_is_left_behind_and_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("libra_core.runtime.base.ray_cluster._SETTLE_S", 0.05)
+    monkeypatch.setattr("libra_core.runtime.base.ray_cluster._UNDO_S", 0.05)
     free, undone = threading.Event(), threading.Event()
     with pytest.raises(DeadlineError, match="the flow waited 0 s for Ray to start, and it has not come back"):
         call_within("Ray to start", free.wait, 0.02, undo=lambda: (free.set(), undone.set()))

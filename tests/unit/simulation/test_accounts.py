@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from libra_core.simulation.world import Failure, World
+from libra_core.simulation.world import EngineFailure, World
 from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
-from support.accounts import require_accounts_that_add_up
+from support.breakdowns import require_accounts_that_add_up
 from support.simulation import agents, pacing, plan, truth
 
 
@@ -17,7 +17,7 @@ def check(world: World) -> None:
     assert steps.train_s + steps.waited_s + steps.blocked_s == pytest.approx(took_s, abs=1e-6)
     assert (steps.waited_age_s <= steps.waited_s + 1e-6).all()
     assert min(steps.waited_age_s.min(), steps.waited_s.min(), steps.blocked_s.min()) >= 0.0
-    fleet = world.fleet_account()
+    fleet = world.fleet_time()
     spent_s = fleet.decode_s + fleet.prefill_s + fleet.reprefill_s + fleet.paused_s
     assert min(fleet.decode_s, fleet.prefill_s, fleet.reprefill_s, fleet.paused_s) >= -1e-6
     assert spent_s <= fleet.alive_s * (1 + 1e-9) + 1e-6, "and the rest is starved"
@@ -39,7 +39,7 @@ def test_every_second_of_trainer_and_engines_is_in_one_part(
     how = pacing(
         32, staleness=staleness, age_slack=slack, streamed=kind == "streamed", colocated=kind == "colocated", overlap=overlap
     )
-    failures = [Failure(at_s=at_s, engine=number % 3, outage_s=20.0) for number, at_s in enumerate(sorted(outages))]
+    failures = [EngineFailure(at_s=at_s, engine=number % 3, outage_s=20.0) for number, at_s in enumerate(sorted(outages))]
     world = World(truth(publication_s=3.0), agents(320, seed=seed), how, plan(engines=3), failures=failures)
     for version in range(1, 8):
         world.run_to(version)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from libra_core.config import LibraConfig
 from libra_core.config.comparison import ComparisonConfig
 from libra_core.config.loading import validate_config
-from libra_core.tracking.comparison import Outcome, figures_of, gpus_of, plan_sentence, results_of
+from libra_core.tracking.comparison import ComparedRun, figures_of, gpus_of, plan_sentence, results_of
 
 COMPARISON = ComparisonConfig(
     name="c", baselines=("a.yaml", "b.yaml"), reference="a", steps=4, skipped_steps=1, reward_target=0.5, reward_window=2
@@ -22,7 +22,7 @@ def rows(rewards: list[float], t_iter_s: float = 10.0) -> list[dict[str, Any]]:
             "step": step,
             "iteration/t_iter_s": t_iter_s,
             "iteration/t_train_s": 4.0,
-            "account/trainer_busy_s": 5.0,
+            "time/trainer_busy_s": 5.0,
             "rollout/generated_tokens": 100,
             "rollout/staleness_mean_versions": 0.5,
             "rollout/staleness_max_versions": step % 2,
@@ -33,9 +33,9 @@ def rows(rewards: list[float], t_iter_s: float = 10.0) -> list[dict[str, Any]]:
     ]
 
 
-def outcome(baseline: str, seed: int, rate: float, reached: float | None = None) -> Outcome:
+def outcome(baseline: str, seed: int, rate: float, reached: float | None = None) -> ComparedRun:
     figures = {"tokens_per_s": rate, "t_iter_s": 1.0, "reward_last": 0.1, "time_to_reward_s": reached, "reward_per_gpu_hour": 1.0}
-    return Outcome(baseline=baseline, seed=seed, status="finished", figures=figures)
+    return ComparedRun(baseline=baseline, seed=seed, status="finished", figures=figures)
 
 
 def test_figures_of_a_run_leave_the_first_steps_out_and_are_shares_of_the_rest() -> None:
@@ -93,7 +93,7 @@ def test_ratios_are_taken_seed_by_seed_and_are_one_for_the_reference(rates: list
 
 
 def test_a_run_without_its_pair_is_in_no_ratio() -> None:
-    failed = Outcome(baseline="a", seed=2, status="failed", reason="no memory", exit_code=2)
+    failed = ComparedRun(baseline="a", seed=2, status="failed", reason="no memory", exit_code=2)
     ours, other = results_of(COMPARISON, [outcome("a", 1, 10.0), outcome("b", 1, 20.0), failed, outcome("b", 2, 90.0)])["rows"]
     assert other["over_reference"] == {"mean": 2.0, "least": 2.0, "most": 2.0}
     assert (ours["finished"], ours["reasons"]) == (1, ["no memory"])

@@ -11,14 +11,14 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from libra_core.planning.decision import PastLooks, ReplanPolicy, decide
+from libra_core.planning.decision import PastComparisons, ReplanPolicy, decide
 from libra_core.planning.experience import ErrorBook
 from libra_core.tracking.decisions import (
     FILE_NAME,
     append_decision,
     append_outcome,
     append_realised,
-    append_settled,
+    append_resolved,
     count,
     decision_row,
     drop_decisions_from,
@@ -27,19 +27,19 @@ from libra_core.tracking.decisions import (
 from libra_core.tracking.ledger import decision_metrics, ledger_summary, ledger_tags
 from libra_core.tracking.recorder import NullTracker, Recorder
 from libra_core.tracking.run_folder import Journal, write_journal
-from libra_core.types.decision import Decision, Outcome, Realised, Settled
+from libra_core.types.decision import Decision, Outcome, Realised, ResolvedDecision
 from libra_core.types.plan import Plan
 from libra_core.types.transition import TransitionOutcome
-from support.decisions import candidate, look, plan
-from support.plan_keeper import FakePlanKeeper
+from support.decisions import candidate, comparison, plan
+from support.plan_manager import FakePlanManager
 from tasks.plan_words import decision_line, decision_markdown
 
 SERVING, TRAINING = plan(), plan(training=1)
 
 
 def decision(step: int, *, to: Plan = TRAINING, t_iter_s: float = 10.0) -> Decision:
-    compared = look(candidate(SERVING, 20.0), candidate(to, t_iter_s), step=step)
-    return decide(compared, ReplanPolicy(), PastLooks())
+    compared = comparison(candidate(SERVING, 20.0), candidate(to, t_iter_s), step=step)
+    return decide(compared, ReplanPolicy(), PastComparisons())
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_a_resumed_run_forgets_the_looks_that_it_takes_again(run: Path) -> None:
 def test_the_command_prints_one_json_object(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert CliRunner().invoke(app, ["decisions", str(run), "--json"]).exit_code == 0
     printed = json.loads(capfd.readouterr().out.splitlines()[-1])
-    assert (printed["looks"], printed["switches"]) == (2, 1)
+    assert (printed["rounds"], printed["switches"]) == (2, 1)
     assert printed["decisions"] == read_decisions(run)
 
 
@@ -111,16 +111,16 @@ def test_a_line_after_one_cut_off_by_a_crash_is_whole(run: Path) -> None:
 
 
 def test_the_summary_of_a_run_has_predicted_and_realised_gain_of_each_switch(run: Path) -> None:
-    summary = ledger_summary(read_decisions(run), looks_s=0.5, wall_s=100.0)
+    summary = ledger_summary(read_decisions(run), replanning_s=0.5, wall_s=100.0)
     (switch,) = summary["switches"]
-    assert (summary["looks"], summary["share_of_run"]) == (2, 0.005)
+    assert (summary["rounds"], summary["share_of_run"]) == (2, 0.005)
     assert (switch["predicted_gain_s_per_step"], switch["realised_gain_s_per_step"], switch["hybrids_training"]) == (
         10.0,
         8.0,
         [0, 1],
     )
     assert ledger_tags(read_decisions(run))["plan.switches"] == "1"
-    assert ledger_summary([], looks_s=0.0, wall_s=1.0) == {}
+    assert ledger_summary([], replanning_s=0.0, wall_s=1.0) == {}
     assert ledger_tags([]) == {}
 
 
@@ -132,11 +132,11 @@ def test_a_page_of_a_decision_has_both_plans_side_by_side(run: Path) -> None:
 
 
 ENDS = {
-    Outcome.DONE: Settled(step=10, outcome=TransitionOutcome(plan=TRAINING, applied=True)),
-    Outcome.UNDONE: Settled(
+    Outcome.DONE: ResolvedDecision(step=10, outcome=TransitionOutcome(plan=TRAINING, applied=True)),
+    Outcome.UNDONE: ResolvedDecision(
         step=10, outcome=TransitionOutcome(plan=SERVING, applied=False, error="no luck", not_undone=("engine-3 is away",))
     ),
-    Outcome.ABANDONED: Settled(step=10, abandoned=True),
+    Outcome.ABANDONED: ResolvedDecision(step=10, abandoned=True),
 }
 
 
@@ -159,11 +159,11 @@ def test_a_decision_has_one_outcome_and_all_counts_of_it_agree(ending: Outcome |
     write_journal(tmp_path, Journal())
     tracker = Noted()
     recorder = Recorder(tmp_path, tracker)
-    profile = FakePlanKeeper(forecasts={}).profile(10)
+    profile = FakePlanManager(forecasts={}).profile(10)
     recorder.record_decision(decision(5, t_iter_s=19.9), profile)
     begun = recorder.record_decision(decision(10), profile)
     assert decision_line(begun).endswith("(pays): under way")
-    row = recorder.record_settled(ENDS[ending]) if ending else None
+    row = recorder.record_resolved(ENDS[ending]) if ending else None
     recorder.finish("FINISHED")
 
     expected = ending or Outcome.ABANDONED
@@ -173,12 +173,12 @@ def test_a_decision_has_one_outcome_and_all_counts_of_it_agree(ending: Outcome |
     done = int(expected is Outcome.DONE)
     shown = count(rows)
     assert shown.done == done == int(tracker.tags["plan.switches"]) == tracker.sums["plan/switch"]
-    assert len(ledger_summary(rows, looks_s=0.0, wall_s=1.0)["switches"]) == done
+    assert len(ledger_summary(rows, replanning_s=0.0, wall_s=1.0)["switches"]) == done
     assert (shown.undone, shown.abandoned) == (int(tracker.tags["plan.undone"]), int(tracker.tags["plan.abandoned"]))
 
 
 def test_what_could_not_be_undone_is_told(run: Path) -> None:
-    append_settled(run, ENDS[Outcome.UNDONE])
+    append_resolved(run, ENDS[Outcome.UNDONE])
     assert read_decisions(run)[-1]["error"] == "no luck; engine-3 is away"
 
 
@@ -190,12 +190,12 @@ def test_a_move_of_a_killed_run_is_abandoned_when_the_run_is_resumed(tmp_path: P
 
 
 def test_the_error_of_forecasts_is_told_where_it_was_measured_and_nowhere_else() -> None:
-    assumed, profile = decision(10), FakePlanKeeper(forecasts={}).profile(10)
+    assumed, profile = decision(10), FakePlanManager(forecasts={}).profile(10)
     assert "no forecast of this run has been compared yet" in decision_markdown(decision_row(assumed))
     assert "plan/forecast_error_fraction" not in decision_metrics(assumed, profile)
     book = ErrorBook().including(150.0, 100.0)
-    compared = look(candidate(SERVING, 20.0), candidate(TRAINING, 5.0), step=10)
-    measured = decide(replace(compared, forecast_error=book.error, error_measured=True), ReplanPolicy(), PastLooks())
+    compared = comparison(candidate(SERVING, 20.0), candidate(TRAINING, 5.0), step=10)
+    measured = decide(replace(compared, forecast_error=book.error, error_measured=True), ReplanPolicy(), PastComparisons())
     assert "forecasts of this run are off by 50%" in decision_markdown(decision_row(measured))
     assert decision_metrics(measured, profile)["plan/forecast_error_fraction"] == 0.5
     assert (ErrorBook().measured, book.measured) == (False, True)

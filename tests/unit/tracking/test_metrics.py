@@ -15,7 +15,7 @@ def test_names_are_unique_and_grouped() -> None:
     assert {name.split("/")[0] for name in names} == {
         "iteration",
         "forecast",
-        "account",
+        "time",
         "rollout",
         "routing",
         "reward",

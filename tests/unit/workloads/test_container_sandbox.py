@@ -10,7 +10,7 @@ from libra_core.errors import SandboxLostError
 from libra_core.types.trajectory import ToolStatus
 from libra_core.workloads.sandbox import process
 from libra_core.workloads.sandbox.container import ContainerSandbox
-from libra_core.workloads.sandbox.types import Outcome, SandboxCommand, SandboxResult
+from libra_core.workloads.sandbox.types import CommandOutcome, SandboxCommand, SandboxResult
 from support.sandboxes import LIMITS
 
 _PROGRAM = """#!/bin/sh
@@ -67,7 +67,7 @@ def test_container_has_no_network_no_rights_and_all_limits(program: Path) -> Non
 
 def test_deadline_inside_the_container_is_a_timeout(program: Path) -> None:
     result = _run(program, "sleep 30", wall_s=0.3)
-    assert (result.outcome, result.status) == (Outcome.TIMEOUT, ToolStatus.TIMEOUT)
+    assert (result.outcome, result.status) == (CommandOutcome.TIMEOUT, ToolStatus.TIMEOUT)
 
 
 def test_a_command_may_bring_a_longer_deadline_than_the_policys(program: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_command_reads_its_input_to_the_end(program: Path) -> None:
 @pytest.mark.parametrize("code", [1, 125, 126, 127, 137])
 def test_a_code_that_the_client_uses_too_is_the_commands_while_the_container_runs(program: Path, code: int) -> None:
     result = _run(program, f"exit {code}")
-    assert (result.outcome, result.exit_code, result.status) == (Outcome.EXITED, code, ToolStatus.ERROR)
+    assert (result.outcome, result.exit_code, result.status) == (CommandOutcome.EXITED, code, ToolStatus.ERROR)
     assert (program.parent / "log").read_text().splitlines()[2].startswith("inspect --format {{.State.Running}} libra-")
 
 

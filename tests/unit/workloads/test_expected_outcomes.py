@@ -10,7 +10,7 @@ from libra_core.config.workload import R2EGymConfig
 from libra_core.errors import ConfigError, SandboxLostError
 from libra_core.workloads.r2e_gym.expected_outcomes import read_expected, read_outcomes
 from libra_core.workloads.r2e_gym.image_instances import ImageRepositories, load_instances
-from libra_core.workloads.sandbox.types import Outcome, SandboxCommand, SandboxResult
+from libra_core.workloads.sandbox.types import CommandOutcome, SandboxCommand, SandboxResult
 
 LOG = """
 =================== FAILURES ===================
@@ -64,7 +64,7 @@ class Container:
         tests = "bash run_tests.sh" in command.argv[-1]
         failed = tests or (not self._removes and command.argv[-1].startswith("rm "))
         return SandboxResult(
-            outcome=Outcome.EXITED, exit_code=1 if failed else 0, output=self._log if tests else "", duration_s=0.0
+            outcome=CommandOutcome.EXITED, exit_code=1 if failed else 0, output=self._log if tests else "", duration_s=0.0
         )
 
     async def close(self) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from libra_core.errors import BorderError, ConfigError, PromptError
 from libra_core.types.ids import PromptId
 from libra_core.types.trajectory import Prompt
-from libra_core.workloads.chat import Chat, Message
+from libra_core.workloads.chat import Chat, ChatMessage
 from libra_core.workloads.dapo_math.problems import MathProblem
 from libra_core.workloads.dapo_math.source import FileProblemSource
 from libra_core.workloads.fitting import FittingStream, PromptRoom
@@ -69,7 +69,7 @@ def test_prompts_of_another_models_tokenizer_are_refused() -> None:
 
 def test_rows_that_fit_are_asked_once_per_epoch() -> None:
     rows = [
-        MathProblem(key=str(number), messages=(Message(role="user", content="x" * size),), answer="1", source="math")
+        MathProblem(key=str(number), messages=(ChatMessage(role="user", content="x" * size),), answer="1", source="math")
         for number, size in enumerate((5, 300, 7, 400, 9))
     ]
     source = FileProblemSource(Chat(CODEC), rows, rows[:2], seed=0, room=PromptRoom(max_tokens=200))

@@ -11,7 +11,7 @@ import pytest
 
 from libra_core.config.workload import R2EGymConfig
 from libra_core.workloads.r2e_gym.image_instances import ImageRepositories, load_instances
-from libra_core.workloads.sandbox.types import Outcome, SandboxCommand, SandboxResult
+from libra_core.workloads.sandbox.types import CommandOutcome, SandboxCommand, SandboxResult
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 LATIN = "caf\u00e9\n".encode("latin-1")
@@ -22,10 +22,10 @@ class Shell:
 
     async def run(self, command: SandboxCommand) -> SandboxResult:
         if "pytest" in command.argv[-1]:
-            return SandboxResult(outcome=Outcome.EXITED, exit_code=0, output="", duration_s=0.0)
+            return SandboxResult(outcome=CommandOutcome.EXITED, exit_code=0, output="", duration_s=0.0)
         done = subprocess.run(command.argv, input=command.input.encode(errors="replace"), capture_output=True, check=False)
         output = (done.stdout + done.stderr).decode(errors="replace")
-        return SandboxResult(outcome=Outcome.EXITED, exit_code=done.returncode, output=output, duration_s=0.0)
+        return SandboxResult(outcome=CommandOutcome.EXITED, exit_code=done.returncode, output=output, duration_s=0.0)
 
     async def close(self) -> None:
         return None

@@ -7,7 +7,7 @@ import pytest
 from libra_core.config.workload import DapoMathConfig
 from libra_core.types.ids import PromptId
 from libra_core.types.trajectory import Prompt
-from libra_core.workloads.chat import Chat, Message
+from libra_core.workloads.chat import Chat, ChatMessage
 from libra_core.workloads.dapo_math.environment import DapoMathEnvironment
 from support.search_worlds import CODEC, trajectory
 
@@ -16,7 +16,7 @@ END = "<|im_end|>"
 
 def score(*parts: tuple[str, int], asked: str = "What is 6 * 7?", **settings: float) -> float:
     environment = DapoMathEnvironment(CODEC, DapoMathConfig(**settings), max_new_tokens=100, sandboxes=None)  # type: ignore[arg-type]
-    token_ids = Chat(CODEC).prompt((Message(role="user", content=asked),))
+    token_ids = Chat(CODEC).prompt((ChatMessage(role="user", content=asked),))
     prompt = Prompt(prompt_id=PromptId("p"), token_ids=token_ids, text=asked, answers=("42",))
     return asyncio.run(environment.score(prompt, trajectory(*parts, asked=prompt)))
 

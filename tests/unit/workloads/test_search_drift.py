@@ -11,7 +11,7 @@ from libra_core.config.loading import validate_config
 from libra_core.config.workload import SearchR1Config
 from libra_core.errors import ConfigError
 from libra_core.types.trajectory import ToolCall, ToolStatus
-from libra_core.workloads.search_r1.drift import Drift, Mix
+from libra_core.workloads.search_r1.drift import Mix, QuestionDrift
 from libra_core.workloads.search_r1.environment import SearchEnvironment
 from libra_core.workloads.search_r1.facts import load_world, split_world
 from libra_core.workloads.search_r1.source import SearchPromptSource
@@ -20,8 +20,8 @@ from support.search_worlds import CODEC
 POINTS = [{"step": 2, "two_hop_share": 0.0}, {"step": 6, "two_hop_share": 1.0, "search_s": 0.4}]
 
 
-def drift(**settings: object) -> Drift:
-    return Drift(SearchR1Config.model_validate(settings), groups_per_step=10)
+def drift(**settings: object) -> QuestionDrift:
+    return QuestionDrift(SearchR1Config.model_validate(settings), groups_per_step=10)
 
 
 def test_between_points_everything_changes_linearly_and_outside_them_nothing() -> None:

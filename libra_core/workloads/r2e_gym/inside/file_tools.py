@@ -71,11 +71,11 @@ def search(request: dict[str, Any]) -> None:
 def files_below(path: str) -> list[str]:
     if os.path.isfile(path):
         return [path]
-    found: list[str] = []
+    paths: list[str] = []
     for folder, folders, files in os.walk(path):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
-        found += [os.path.join(folder, name) for name in sorted(files)]
-    return found
+        paths += [os.path.join(folder, name) for name in sorted(files)]
+    return paths
 
 
 def edit(request: dict[str, Any]) -> None:

@@ -40,8 +40,8 @@ os._exit(0)
 
 
 def examples_of(test: dict[str, Any]) -> list[doctest.Example]:
-    found = doctest.DocTestParser().get_examples(test["docstring"])
-    return [example for example in found if not example.options.get(doctest.SKIP)]
+    examples = doctest.DocTestParser().get_examples(test["docstring"])
+    return [example for example in examples if not example.options.get(doctest.SKIP)]
 
 
 def run_examples(test: dict[str, Any], wall_s: float) -> list[list[str]] | None:

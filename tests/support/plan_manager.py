@@ -3,16 +3,16 @@
 from dataclasses import dataclass, field
 
 from libra_core.errors import ConfigError
-from libra_core.planning.decision import Look, PastLooks, ReplanPolicy, decide
-from libra_core.types.decision import Decision, Realised, Settled, Verdict
+from libra_core.planning.decision import PastComparisons, PlanComparison, ReplanPolicy, decide
+from libra_core.types.decision import Decision, Realised, ResolvedDecision, Verdict
 from libra_core.types.profile import RunProfile
 from libra_core.types.reports import IterationReport
 from libra_core.types.transition import TransitionOutcome
-from support.decisions import candidate, look, plan
+from support.decisions import candidate, comparison, plan
 
 
 @dataclass(kw_only=True)
-class FakePlanKeeper:
+class FakePlanManager:
     """`forecasts`: iteration time of the candidate at each look, against 20 s of what runs; by step."""
 
     forecasts: dict[int, float]
@@ -44,20 +44,20 @@ class FakePlanKeeper:
             t_iter_s=2.0,
         )
 
-    def propose(self, profile: RunProfile) -> list[Look]:
+    def propose(self, profile: RunProfile) -> list[PlanComparison]:
         then_s = self.forecasts.get(profile.step, 19.9)
-        return [look(candidate(plan(), 20.0), candidate(plan(training=1), then_s), step=profile.step)]
+        return [comparison(candidate(plan(), 20.0), candidate(plan(training=1), then_s), step=profile.step)]
 
-    def decide(self, looks: list[Look]) -> Decision:
-        return decide(looks[0], ReplanPolicy(), PastLooks())
+    def decide(self, comparisons: list[PlanComparison]) -> Decision:
+        return decide(comparisons[0], ReplanPolicy(), PastComparisons())
 
     def apply(self, decision: Decision) -> None:
         self.moving = decision if decision.verdict is Verdict.SWITCH else None
 
-    def settle(self, report: IterationReport | None) -> list[Settled]:
+    def resolve(self, report: IterationReport | None) -> list[ResolvedDecision]:
         if self.moving is None or (report is not None and report.step <= self.moving.step):
             return []
         step, self.moving = self.moving.step, None
         outcome = TransitionOutcome(plan=plan(training=1), applied=True, seconds=(("join training hybrid-0", 1.5),))
         realised = Realised(step=step, gain_s_per_step=8.0, t_iter_s=12.0, cost_s=1.5)
-        return [Settled(step=step, outcome=outcome), Settled(step=step, realised=realised)]
+        return [ResolvedDecision(step=step, outcome=outcome), ResolvedDecision(step=step, realised=realised)]
