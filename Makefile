@@ -52,6 +52,7 @@ check: setup
 	$(BIN)/python tests/checks/limits.py
 	$(BIN)/python tests/checks/references.py
 	$(BIN)/python tests/checks/waits.py
+	$(BIN)/python tests/checks/words.py
 
 format: setup
 	$(BIN)/ruff check --fix .

@@ -1,4 +1,4 @@
-"""`libra-replan`: asks a training in another process to look at its plan, and shows what it decided.
+"""`libra-replan`: asks a training in another process to replan, and shows what it decided.
 
 Only the training's own process may call its actors: the request is a file in the run folder, the answer a line of its ledger.
 """
@@ -46,6 +46,6 @@ def wait_for_decision(run_dir: Path, known: int, deadline_s: float) -> Mapping[s
             return rows[-1]
         time.sleep(_POLL_S)
     raise DeadlineError(
-        f"the training in {run_dir} did not look at its plan within {deadline_s:.0f} s: it may not run, have nothing to "
+        f"the training in {run_dir} did not replan within {deadline_s:.0f} s: it may not run, have nothing to "
         "move, or be changing its plan right now"
     )

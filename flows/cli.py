@@ -157,7 +157,7 @@ def route_eval(
 @app.command()
 @in_sentences
 def decisions(run: Annotated[Path, typer.Argument(help="Run folder.")], as_json: JsonOption = False) -> None:
-    """Print every look that a run took at its plan: what was compared, decided, and gained."""
+    """Print every replanning round of a run: what was compared, decided, and gained."""
     from flows.command_line.decisions import run_decisions
 
     run_decisions(run, as_json=as_json)

@@ -17,7 +17,7 @@ REPLAN_DEPLOYMENT = "libra-replan"
 
 
 def serve_training(config: Path) -> None:
-    """Trainings, looks at their plans, and studies. Blocks until interrupted."""
+    """Trainings, their replanning, and studies. Blocks until interrupted."""
     deployment = train.to_deployment(
         name=DEPLOYMENT,
         parameters={"parameters": TrainParameters(config=str(config)).model_dump()},
@@ -36,7 +36,7 @@ def serve_training(config: Path) -> None:
         name=REPLAN_DEPLOYMENT,
         parameters={"parameters": ReplanParameters().model_dump()},
         tags=["libra"],
-        description="A look at the plan of the training that runs; see docs/elasticity.md.",
+        description="Replanning of the training that runs; see docs/elasticity.md.",
         concurrency_limit=1,
     )
     a_process_that_is_gone_has_ended()

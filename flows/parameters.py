@@ -34,10 +34,10 @@ class TrainParameters(BaseModel):
 
 
 class ReplanParameters(BaseModel):
-    """A look at the plan of a training that runs in another process."""
+    """Replanning of a training that runs in another process."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     run: str | None = Field(default=None, description="Run folder. Unset: the newest one under `root` that runs.")
     root: str = Field(default="runs", description="Where run folders lie.")
-    deadline_s: float = Field(default=600.0, gt=0, description="How long to wait for the training to look.")
+    deadline_s: float = Field(default=600.0, gt=0, description="How long to wait for the training to replan.")

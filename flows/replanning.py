@@ -1,4 +1,4 @@
-"""`replanning`: a look at the plan of a running session, called by the training flow, and asked for by other processes."""
+"""`replanning`: a round over the plan of a running session, called by the training flow, and asked for by other processes."""
 
 import time
 from collections.abc import Iterator
@@ -25,10 +25,10 @@ from tasks.plan_words import decision_line
 from tasks.replanning import apply_move, decide_move, follow_decisions, profile_run, propose_moves, record_decision
 
 REQUEST = "replan.request"
-"""File in the run folder by which another process asks for a look."""
+"""File in the run folder by which another process asks for a round."""
 DROP_EVENT = "libra.throughput.drop"
 _ROUND_DEADLINE_S = 60.0
-"""Of a look while Prefect's server answers; one takes well under a second."""
+"""Of a round while Prefect's server answers; one takes well under a second."""
 DROP = 0.6
 """Generated tokens per second below this share of the median of the iterations before are a drop."""
 
@@ -46,9 +46,9 @@ def replanning(session: SessionRef, step: int) -> Decision:
 
 
 class ReplanningRounds:
-    """What follows each iteration of one training beside the next: settling earlier decisions, and a look when it is due.
+    """What follows each iteration of one training beside the next: resolving earlier decisions, and a round when it is due.
 
-    Owned by the training flow. A thread does it, one at a time, and alone changes the plan keeper meanwhile: `after` and
+    Owned by the training flow. A thread does it, one at a time, and alone changes the plan manager meanwhile: `after` and
     `conclude` wait for the one before. One that outlives the training is abandoned with its process.
     """
 
@@ -57,7 +57,7 @@ class ReplanningRounds:
         self._under_way: Future[None] | None = None
 
     def after(self, report: IterationReport) -> None:
-        """Settle earlier decisions, and look again when that is due or asked for."""
+        """Resolve earlier decisions, and replan when that is due or asked for."""
         if connect(self._run.session).planner is not None:
             with self._counted():
                 self._wait()
@@ -94,14 +94,14 @@ class ReplanningRounds:
         Thread(target=follow, name=name, daemon=True).start()  # failure: `_wait` raises it
 
     def _wait(self) -> None:
-        """Raises what the look raised, or `DeadlineError`."""
+        """Raises what the round raised, or `DeadlineError`."""
         done, self._under_way = self._under_way, None
         if done is None:
             return
         if wait([done], self._deadline_s).not_done:
             raise DeadlineError(
                 f"the training waited {self._deadline_s:.0f} s (orchestration.server_outage_s and {_ROUND_DEADLINE_S:.0f} s) for "
-                "its look at the plan; see the run folder's logs, resume the run, or set replanning.every_steps=0"
+                "its replanning round; see the run folder's logs, resume the run, or set replanning.every_steps=0"
             )
         done.result(0)
 
@@ -132,7 +132,7 @@ def _replan_and_log(run: TrainingRun, step: int) -> None:
     try:
         decision = _replan(run, step)
     except ConfigError as error:
-        get_run_logger().warning("no look at the plan: %s", error)
+        get_run_logger().warning("no replanning round: %s", error)
     else:
         get_run_logger().info("plan, %s", decision_line(decision_row(decision)))
     _request(run).unlink(missing_ok=True)
@@ -153,7 +153,7 @@ def tell_of_drop(run: TrainingRun, report: IterationReport) -> None:
 
 
 def ask_for_replanning(run_dir: Path) -> None:
-    """The training flow of this run looks at the plan after its next iteration."""
+    """The training flow of this run replans after its next iteration."""
     with on_the_disk(run_dir):
         (run_dir / REQUEST).touch()
 

@@ -1,4 +1,4 @@
-"""The steps of a look at the plan: profile, propose, decide, apply, record."""
+"""The steps of a replanning round: profile, propose, decide, apply, record."""
 
 from prefect.artifacts import create_markdown_artifact
 

@@ -12,7 +12,7 @@ settings.load_profile("libra")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The file that compiles the simulator's kernel goes first: a fresh clone compiles once, and no worker waits at the end."""
-    items.sort(key=lambda item: item.path.name != "test_accounts.py")
+    items.sort(key=lambda item: item.path.name != "test_breakdowns.py")
 
 
 def pytest_collection_finish() -> None:

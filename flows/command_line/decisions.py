@@ -20,7 +20,7 @@ def run_decisions(run_dir: Path, *, as_json: bool) -> None:
     with json_output(as_json) as emit:
         if not as_json:
             console = terminal()
-            console.print(ledger_table(rows) if rows else "no look at the plan yet: the run has not replanned")
+            console.print(ledger_table(rows) if rows else "no plan comparison yet: the run has not replanned")
             console.print(str(total), highlight=False)
         counts = {"rounds": total.rounds, "switches": total.done, "undone": total.undone, "abandoned": total.abandoned}
         emit({"run": str(run_dir), **counts, "under_way": total.under_way, "decisions": rows})

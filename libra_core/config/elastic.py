@@ -1,4 +1,4 @@
-"""GPUs that may change sides, and when the plan is looked at (docs/elasticity.md)."""
+"""GPUs that may change sides, and when the plan is compared (docs/elasticity.md)."""
 
 from typing import Literal
 
@@ -28,13 +28,13 @@ class ElasticConfig(Section):
 
 
 class ReplanningConfig(Section):
-    """The look at the plan, every `every_steps` iterations. Moves flip hybrid replicas, or re-partition the engines; see
+    """A replanning round, every `every_steps` iterations. Moves flip hybrid replicas, or re-partition the engines; see
     `docs/elasticity.md`."""
 
     every_steps: int = Field(default=0, ge=0)
     """0: only when it is asked for from outside (deployment `libra-replan`)."""
     first_step: int = Field(default=4, ge=1)
-    """Iterations whose measurements the first look needs."""
+    """Iterations whose measurements the first round needs."""
     horizon_steps: int = Field(default=200, ge=1)
     """Steps over which a gain must repay its cost; what is left of the run, if that is less."""
     margin: float = Field(default=0.2, ge=0)

@@ -1,4 +1,4 @@
-"""Whether to change the plan (docs/elasticity.md#replanning). Pure: forecasts, costs and the last looks in, a decision out.
+"""Whether to change the plan (docs/elasticity.md#replanning). Pure: forecasts, costs and the last rounds in, a decision out.
 
 What the trainer was seen to wait is no input: it waits for the tail of the batch, which more rollout GPUs do not shorten, and a
 controller that follows it runs away (docs/measurements.md#drift-and-what-moves-cost). A move must lower the term that binds.
@@ -31,7 +31,7 @@ class ReplanPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastComparisons:
-    """What `decide` remembers between looks."""
+    """What `decide` remembers between rounds."""
 
     switched_at: int | None = None
     left: Plan | None = None
@@ -47,7 +47,7 @@ class PastComparisons:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanComparison:
-    """What is known when the plan is looked at; both forecasts are made under the same, newest profile."""
+    """What is known when the plan is compared; both forecasts are made under the same, newest profile."""
 
     step: int
     steps_left: int
@@ -55,7 +55,7 @@ class PlanComparison:
     candidate: Candidate
     cost: TransitionCost
     forecast_error: float
-    """Relative, of one look; the mean of what was measured, `planning.objective.ERROR` before that."""
+    """Relative, of one round; the mean of what was measured, `planning.objective.ERROR` before that."""
     forecast_bias: float | None = None
     """Relative, signed: what forecasts are off by on average. Unset: nobody knows."""
     error_measured: bool = False
@@ -117,8 +117,8 @@ def _reason(comparison: PlanComparison, policy: ReplanPolicy, past: PastComparis
 
 
 def _error(comparison: PlanComparison, policy: ReplanPolicy) -> float:
-    """That a gain must exceed. A flip acts on one look; moves that must win several are held to what does not even out over them:
-    the forecasts' bias, and of their scatter what so many looks leave."""
+    """That a gain must exceed. A flip acts on one round; moves that must win several are held to what does not even out over
+    them: the forecasts' bias, and of their scatter what so many rounds leave."""
     if comparison.forecast_bias is None or tier_of(comparison.current.plan, comparison.candidate.plan) is Tier.FLIP:
         return comparison.forecast_error
     return max(abs(comparison.forecast_bias), comparison.forecast_error / math.sqrt(policy.persistence_rounds))

@@ -105,4 +105,4 @@ class PlanningProblem:
     router: RouterSkill | None = None
     """Without one, mixed fleets are not candidates: sorted intervals would assume lengths that nobody knows."""
     drift: float = 1.3
-    """How far the ratio of training to rollout work may move until the next look at the plan; sizes the hybrid pool."""
+    """How far the ratio of training to rollout work may move until the next replanning round; sizes the hybrid pool."""

@@ -1,4 +1,4 @@
-"""What to compare at a look: the plan that runs, forecast under the newest profile, and the moves away from it.
+"""What to compare in a replanning round: the plan that runs, forecast under the newest profile, and the moves away from it.
 
 Homogeneous fleets only; a mixed fleet that runs has no moves here.
 """
@@ -24,7 +24,7 @@ from libra_core.types.transition import TransitionCost
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplanFacts:
-    """What a look needs besides the problem."""
+    """What a round needs besides the problem."""
 
     step: int
     steps_left: int
@@ -60,7 +60,7 @@ def propose_in_run(problem: PlanningProblem, plan: Plan, facts: ReplanFacts, *, 
 
 
 def comparisons_with(now: Candidate, others: Iterable[Candidate], facts: ReplanFacts) -> list[PlanComparison]:
-    """One look for each move away from what runs."""
+    """One comparison for each move away from what runs."""
     return [
         PlanComparison(
             step=facts.step,
@@ -154,7 +154,7 @@ def choose(comparisons: Iterable[PlanComparison], policy: ReplanPolicy, past: Pa
     """Of all moves the cheapest kind that pays, the best of its kind; when none pays, the one with the largest gain.
 
     Raises:
-        ValueError: without any look.
+        ValueError: without any comparison.
     """
     decisions = [decide(comparison, policy, past) for comparison in comparisons]
     paying = [decision for decision in decisions if decision.verdict is Verdict.SWITCH]

@@ -86,7 +86,7 @@ class RunMeter:
     def profile(self, step: int, trajectories: int) -> RunProfile:
         """Raises `ConfigError` before anything was measured."""
         if not self._trainer.weight or not self._iteration.weight:
-            raise ConfigError("no step of this run has been measured yet; look at the plan after the first one that trains")
+            raise ConfigError("no step of this run has been measured yet; replan after the first one that trains")
         trainer, iteration = self._trainer.mean, self._iteration.mean
         per_token = {replicas: mean.mean["per_token"] for replicas, mean in sorted(self._per_token.items())}
         engines = {tp: mean.mean for tp, mean in sorted(self._engine_of.items())}

@@ -29,9 +29,9 @@ def simulation(config: LibraConfig) -> str:
 
 
 def planner(config: LibraConfig) -> str:
-    """What a look at the plan needs; without one, a missing law costs its forecasts and nothing else."""
+    """What replanning needs; without one, a missing law costs its forecasts and nothing else."""
     if not config.replanning.every_steps:
-        return "not needed: the plan is not looked at"
+        return "not needed: the plan is not compared"
     device = load_device(device_of(config))
     if config.planner.profile is not None:
         read_measured(Path(config.planner.profile))

@@ -1,4 +1,4 @@
-"""`decisions.jsonl`: every look at the plan, and what applied decisions brought. Only ever appended to.
+"""`decisions.jsonl`: every replanning round, and what applied decisions brought. Only ever appended to.
 
 A line is a decision, or the outcome or the realised gain of one, under the step of the decision; reading joins them. Every row
 has one outcome, and `count` is the one count of them for commands, pages and MLflow.
@@ -36,7 +36,7 @@ class LedgerCount:
 
     def __str__(self) -> str:
         moves = {"done": self.done, "undone": self.undone, "abandoned": self.abandoned, "under way": self.under_way}
-        return f"{self.rounds} looks, switches: " + ", ".join(
+        return f"{self.rounds} rounds, switches: " + ", ".join(
             f"{number} {name}" for name, number in moves.items() if number or name == "done"
         )
 
@@ -102,7 +102,7 @@ def abandon_open(run_dir: Path) -> list[int]:
 
 
 def read_decisions(run_dir: Path) -> list[dict[str, Any]]:
-    """One row per look, in step order, with its outcome, and its realised gain where there is one; a line cut by a crash is left
+    """One row per round, in step order, with its outcome, and its realised gain where there is one; a line cut by a crash is left
     out."""
     rows: dict[int, dict[str, Any]] = {}
     for line in rows_of_steps(run_dir / FILE_NAME):
@@ -115,7 +115,7 @@ def read_decisions(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def drop_decisions_from(run_dir: Path, step: int) -> None:
-    """Forget looks of iterations that a resumed run does again."""
+    """Forget rounds of iterations that a resumed run does again."""
     path = run_dir / FILE_NAME
     if path.exists():
         kept = [line for line in rows_of_steps(path) if line["step"] < step]

@@ -1,4 +1,4 @@
-"""Decisions about the plan as metrics, tags and one table: the ledger for those who look at MLflow."""
+"""Decisions about the plan as metrics, tags and one table: the ledger for those who read MLflow."""
 
 import math
 from collections import Counter
@@ -10,14 +10,14 @@ from libra_core.types.decision import Decision, Outcome, ResolvedDecision, Verdi
 from libra_core.types.profile import RunProfile
 
 PLAN_METRICS: Mapping[str, str] = {
-    "plan/switch": "1 when a look changed the plan, told once the move has ended, else 0; the sum is the tag plan.switches",
+    "plan/switch": "1 when a round changed the plan, logged once the move has ended, else 0; the sum is the tag plan.switches",
     "plan/gain_s_per_step": "forecast iteration time of the plan that runs less that of the best move",
     "plan/saved_s": "that gain over the horizon",
     "plan/cost_s": "what the move is expected to cost",
     "plan/forecast_error_fraction": "relative error of the run's forecasts of its iteration time, from the first comparison on",
     "plan/t_iter_current_s": "forecast of the plan that runs",
     "plan/t_iter_candidate_s": "forecast of the move",
-    "plan/hybrids_training": "hybrid replicas that trained at the look",
+    "plan/hybrids_training": "hybrid replicas that trained in the round",
     "plan/train_s_per_token": "measured: forward and backward of one replica per token of the batch",
     "plan/between_s": "measured: from the end of an update until the trainer can take groups again",
     "plan/decode_ratio": "measured: engines' decode time over what their law says",
@@ -25,7 +25,7 @@ PLAN_METRICS: Mapping[str, str] = {
     "plan/realised_gain_s_per_step": "mean iteration time before a switch less that after it, the workload's drift included",
     "plan/realised_cost_s": "measured time of the transition's actions",
 }
-"""Under the step of the look."""
+"""Under the step of the round."""
 
 
 def decision_metrics(decision: Decision, profile: RunProfile) -> dict[str, float]:
@@ -58,7 +58,7 @@ def resolved_metrics(resolved: ResolvedDecision) -> dict[str, float]:
 
 
 def ledger_tags(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """None for a run without looks."""
+    """None for a run without rounds."""
     if not rows:
         return {}
     counted = count(rows)
@@ -73,7 +73,7 @@ def ledger_tags(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def ledger_summary(rows: Sequence[Mapping[str, Any]], replanning_s: float, wall_s: float) -> dict[str, Any]:
-    """For the JSON of a run; empty without looks."""
+    """For the JSON of a run; empty without rounds."""
     if not rows:
         return {}
     reasons = Counter(str(row["reason"]) for row in rows)

@@ -190,7 +190,7 @@ def iteration_metrics(report: IterationReport) -> dict[str, float]:
 def metrics_markdown() -> str:
     """The table as a documentation page."""
     rows = "\n".join(f"| `{metric.name}` | {metric.meaning} |" for metric in METRICS)
-    plan = "".join(f"| `{name}` | {meaning}; of looks at the plan only |\n" for name, meaning in PLAN_METRICS.items())
+    plan = "".join(f"| `{name}` | {meaning}; of replanning rounds only |\n" for name, meaning in PLAN_METRICS.items())
     return (
         "# Metrics\n\nMade by `libra docs metrics` from `libra_core/tracking/metrics.py`. Steps count from 0. "
         "Values that are not finite are left out.\n\n"

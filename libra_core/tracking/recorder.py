@@ -116,7 +116,7 @@ class Recorder:
         self._tracker.log_table(f"trajectories/step-{step:05d}", [asdict(row) for row in rows])
 
     def record_decision(self, decision: Decision, profile: RunProfile) -> dict[str, Any]:
-        """Write a look at the plan down; returns its row."""
+        """Write a replanning round down; returns its row."""
         with self._on_disk():
             append_decision(self.run_dir, decision, profile)
         self._tracker.log_metrics(decision_metrics(decision, profile), decision.step)
@@ -137,7 +137,7 @@ class Recorder:
         return median(values) if len(values) >= _USUAL_FROM else None
 
     def add_replanning(self, seconds: float) -> None:
-        """How long a look at the plan kept the run."""
+        """How long a replanning round kept the run."""
         self._replanning_s += seconds
 
     def add_lengths(self, records: Sequence[LengthRecord]) -> None:

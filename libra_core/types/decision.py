@@ -1,4 +1,4 @@
-"""One look at the plan: what was compared, what was decided and why."""
+"""One plan comparison: what was compared, what was decided and why."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,7 +23,7 @@ class Reason(StrEnum):
     BINDING_STAYS = "what binds would stay"
     NOT_REPAID = "not repaid within the horizon"
     NOT_PERSISTENT = "not persistent yet"
-    """A costlier tier must win several looks in a row."""
+    """A costlier tier must win several rounds in a row."""
 
 
 class Outcome(StrEnum):

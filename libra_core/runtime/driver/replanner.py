@@ -1,4 +1,4 @@
-"""The looks at the plan of one run: what was measured, what is proposed and decided, what became of it."""
+"""The replanning rounds of one run: what was measured, what is proposed and decided, what became of it."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ _TRANSFERS = frozenset({Verb.JOIN, Verb.ADMIT_ENGINE})
 
 
 class TransitionController(Protocol):
-    """Of `ClusterController`, what a look needs."""
+    """Of `ClusterController`, what a replanning round needs."""
 
     def plan(self) -> Plan: ...
     def begin(self, transition: Transition) -> None: ...
@@ -40,7 +40,7 @@ class TransitionController(Protocol):
 
 
 class Lengths(Protocol):
-    """Of the rollout pool, what a look needs."""
+    """Of the rollout pool, what a replanning round needs."""
 
     def length_records(self) -> list[LengthRecord]: ...
 
@@ -93,7 +93,7 @@ class Replanner:
         self._times: dict[int, float] = {}
         self._records: list[LengthRecord] = []
         self._forecast: tuple[int, Plan, float] | None = None
-        """Step, plan and forecast iteration time of the look before: compared with what followed."""
+        """Step, plan and forecast iteration time of the round before: compared with what followed."""
         self._moving: _Applied | None = None
         self._unproven: list[_Applied] = []
 
@@ -107,7 +107,7 @@ class Replanner:
         self._costs, self._errors = replace(self._costs, measured=experience.costs.measured), experience.errors
 
     def is_due(self, step: int, *, asked: bool = False) -> bool:
-        """Whether the plan is looked at after this iteration, by count or because somebody asked; not while it is changing."""
+        """Whether the plan is compared after this iteration, by count or because somebody asked; not while it is changing."""
         every, first = self._config.replanning.every_steps, self._config.replanning.first_step
         by_count = every > 0 and step + 1 >= first and (step + 1 - first) % every == 0
         return (by_count or asked) and self._moving is None
@@ -206,7 +206,7 @@ class Replanner:
         return fmean(self._times[number] for number in range(step - window + 1, step + 1) if number in self._times)
 
     def _compare(self) -> None:
-        """What the look before forecast of the plan that ran, against what ran since."""
+        """What the round before forecast of the plan that ran, against what ran since."""
         if self._forecast is None:
             return
         step, plan, predicted_s = self._forecast

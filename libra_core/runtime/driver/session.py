@@ -198,7 +198,7 @@ def _open_planner(
     except ConfigError:
         if config.replanning.every_steps:
             raise
-        logger.warning("the plan of this run cannot be looked at", exc_info=True)
+        logger.warning("the plan of this run cannot be compared", exc_info=True)
         return None
 
 

@@ -55,7 +55,7 @@ class _UnderWay:
 class WeightPublisher:
     """Waits for all engines, each up to `publication.deadline_s`; an engine that fails is replaced, not waited for.
 
-    One publication at a time: the next begins when the one before has been settled.
+    One publication at a time: the next begins when the one before has been finished.
     """
 
     def __init__(self, config: LibraConfig, trainer: TrainerClient, coordinator: ActorHandle, shared_memory: Path) -> None:
@@ -83,7 +83,7 @@ class WeightPublisher:
         return self.finish()
 
     def begin(self, version: PolicyVersion) -> None:
-        """Settle the publication before, then do the trainer's part of this one. Raises what `settle` does."""
+        """Finish the publication before, then do the trainer's part of this one. Raises what `finish` does."""
         # Engines read the version before from its file or out of the broadcast until they have answered; a second order beside it
         # would give some of them the one and some the other, and the canary of neither would mean anything.
         if self._under_way is not None:
@@ -105,7 +105,7 @@ class WeightPublisher:
         return self._under_way is not None
 
     def check(self) -> None:
-        """Settle the publication under way if the engines have answered. Raises what `settle` does."""
+        """Finish the publication under way if the engines have answered. Raises what `finish` does."""
         if self._under_way is not None and answered(self._under_way.sent.reference):
             self.finish()
 
@@ -120,7 +120,7 @@ class WeightPublisher:
         under_way, self._under_way = self._under_way, None
         if under_way is not None:
             self._newest = self._finished(under_way)
-        assert self._newest is not None, "a publication has to begin before it is settled"
+        assert self._newest is not None, "a publication has to begin before it is finished"
         return self._newest
 
     def _finished(self, under_way: _UnderWay) -> PublicationReport:

@@ -116,7 +116,7 @@ class StudyConfig(Section):
     """Steps at the start that are not counted."""
     seeds: int = Field(default=3, ge=1)
     replan_every: int = Field(default=5, ge=1)
-    """Steps between two looks at the plan."""
+    """Steps between two replanning rounds."""
     mismatch: Mismatch = Mismatch()
     forecast_error: float = Field(default=0.0, ge=0, lt=1)
     """The planner's training time is believed to be smaller by this share and its decode time larger."""

@@ -34,7 +34,7 @@ _TRAINED_STEPS = 40
 
 
 class StudyController(Protocol):
-    """Looks at a world between two steps."""
+    """Replans a world between two steps."""
 
     def replan(self, world: World) -> None: ...
 
@@ -56,7 +56,7 @@ class ReplanningController:
     truth: TransitionTruth
     ledger: list[Decision] = field(default_factory=list[Decision])
     planning_s: list[float] = field(default_factory=list[float])
-    """CPU time of each look that planned."""
+    """CPU time of each round that planned."""
     _past: PastComparisons = field(default_factory=PastComparisons)
     _errors: ErrorBook = field(default_factory=ErrorBook)
     _costs: CostBook | None = None
@@ -101,7 +101,7 @@ class ReplanningController:
             self._switch(world, decision, book)
 
     def _asked(self, world: World, lengths: LengthTable) -> PlanningProblem:
-        """No look proposes a mixed fleet or the other mode, so neither is searched for."""
+        """No round proposes a mixed fleet or the other mode, so neither is searched for."""
         asked = problem(self.study, self.system, lengths, active=world.plan, correction=self._correction)
         return replace(asked, router=None, regime=replace(asked.regime, modes=(self.start.candidate.mode,)))
 
@@ -195,7 +195,7 @@ class IdleRatio:
     """Lends whole replicas between the sides by measured idle shares, as DynaRL and verl's dynamic schedule do.
 
     A move is proposed when one side idles clearly more than the other, costs the rolling mean of measured moves, and is taken
-    back when the next looks show that it did not help; the direction is then left alone for a while. The degree of the engines
+    back when the next rounds show that it did not help; the direction is then left alone for a while. The degree of the engines
     stays as the planner chose it for the initial workload.
     """
 
@@ -206,9 +206,9 @@ class IdleRatio:
     lengths: LengthTable
     tolerance: float = 0.10
     patience: int = 8
-    """Looks for which a direction is left alone after a move that did not help, and twice as many after each further one."""
+    """Rounds for which a direction is left alone after a move that did not help, and twice as many after each further one."""
     rounds_apart: int = 2
-    """In the study's looks at the plan: five steps are too noisy to judge a move by."""
+    """In the study's replanning rounds: five steps are too noisy to judge a move by."""
     _seen: tuple[int, float, float] = (0, 0.0, 0.0)
     _before: tuple[Plan, float] | None = None
     _blocked: dict[int, int] = field(default_factory=dict[int, int])

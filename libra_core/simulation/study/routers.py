@@ -19,7 +19,7 @@ from libra_core.types.plan import Plan, RolloutLayout
 from libra_core.types.trajectory import ToolOutcome, ToolStatus
 
 _LEARN_EVERY = 64
-"""Choices between two looks for finished trajectories."""
+"""Choices between two polls for finished trajectories."""
 
 
 def router_for(name: str | None, plan: Plan, work: Trajectories, history: Trajectories, truth: Truth) -> "PolicyRouter | None":

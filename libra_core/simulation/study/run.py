@@ -42,7 +42,7 @@ class SystemRun:
     first_plan: str
     cpu_s: float
     plan_cpu_s: float
-    """Of one planning: of the first, and of every look that searched."""
+    """Of one planning: of the first, and of every round that searched."""
     route_us: float
     """CPU time of one routing decision; nan without a router."""
 
@@ -126,7 +126,7 @@ def open_world(study: StudyConfig, system: SystemConfig, start: Start, truth: Tr
 
 
 def drive(world: World, controller: StudyController, steps: int, skipped: int) -> Meter:
-    """Step by step to the end; the controller looks before every step but the first."""
+    """Step by step to the end; the controller replans before every step but the first."""
     meter: Meter | None = None
     for version in range(1, steps + 1):
         if version > 1:

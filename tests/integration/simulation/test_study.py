@@ -17,7 +17,7 @@ from libra_core.simulation.study.statistics import Pace, ratio
 from libra_core.simulation.truth import Mismatch, load_truth
 from libra_core.simulation.workload.laws import WorkloadLaw, load_law
 from libra_core.tracking.study_figures import draw_figures
-from support.breakdowns import require_accounts_that_add_up
+from support.breakdowns import require_breakdowns_that_add_up
 from support.simulation import agents
 
 STUDY = Path("configs/study/48gpu.yaml")
@@ -56,7 +56,7 @@ def test_a_table_of_flat_arrays_equals_the_one_of_records() -> None:
 
 
 def test_the_accounts_of_every_system_add_up_with_little_staleness() -> None:
-    require_accounts_that_add_up(staleness=1)
+    require_breakdowns_that_add_up(staleness=1)
 
 
 def test_no_system_passes_the_bound_without_latency() -> None:

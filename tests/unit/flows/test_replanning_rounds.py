@@ -1,4 +1,4 @@
-"""Looks at the plan run beside the iteration that follows; Prefect and the run are stand-ins."""
+"""Replanning rounds run beside the iteration that follows; Prefect and the run are stand-ins."""
 
 import threading
 from collections.abc import Callable
@@ -38,7 +38,7 @@ Make = Callable[..., tuple[ReplanningRounds, Run, list[int]]]
 
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
-    """Looks of a run whose look at a step is `call`, and the steps at which decisions were settled."""
+    """Rounds of a run whose round at a step is `call`, and the steps at which decisions were resolved."""
 
     def build(call: Callable[[int], Any], *, due: frozenset[int] = frozenset({0, 1})) -> tuple[ReplanningRounds, Run, list[int]]:
         resolved: list[int] = []
@@ -50,7 +50,7 @@ def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
 
         monkeypatch.setattr(replanning, "follow_decisions", resolve)
         monkeypatch.setattr(replanning, "get_run_logger", lambda: SimpleNamespace(info=lambda *_: None, warning=lambda *_: None))
-        monkeypatch.setattr(replanning, "_look", lambda _, step: call(step))
+        monkeypatch.setattr(replanning, "_replan", lambda _, step: call(step))
         run = Run(tmp_path)
         return ReplanningRounds(run), run, resolved  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Looks at the plan of a run: when, with which measurements, and what is known afterwards. The session is a stand-in."""
+"""Replanning rounds of a run: when, with which measurements, and what is known afterwards. The session is a stand-in."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -19,7 +19,7 @@ def shares(summary: SimulatedSummary) -> tuple[float, float]:
     return trainer, fleet + summary.fleet_paused + summary.fleet_starved
 
 
-def require_accounts_that_add_up(*, staleness: int) -> None:
+def require_breakdowns_that_add_up(*, staleness: int) -> None:
     study = load_study(STUDY, steps=12, seeds=1, groups_per_step=6, staleness=staleness, gpus=16)
     law = load_law(study.path("workloads/r2e_gym.yaml"))
     off: dict[str, tuple[float, float]] = {}

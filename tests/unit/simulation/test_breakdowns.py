@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from libra_core.simulation.world import EngineFailure, World
 from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
-from support.breakdowns import require_accounts_that_add_up
+from support.breakdowns import require_breakdowns_that_add_up
 from support.simulation import agents, pacing, plan, truth
 
 
@@ -52,4 +52,4 @@ def test_every_second_of_trainer_and_engines_is_in_one_part(
 
 def test_the_accounts_of_every_system_of_the_study_add_up() -> None:
     """With much staleness; tests/integration/simulation/test_study.py looks at little."""
-    require_accounts_that_add_up(staleness=4)
+    require_breakdowns_that_add_up(staleness=4)
