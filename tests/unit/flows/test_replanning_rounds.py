@@ -118,7 +118,7 @@ def test_a_look_that_never_ends_is_told_with_what_was_waited_for(make: Make, mon
     monkeypatch.setattr(replanning, "_ROUND_DEADLINE_S", 0.1)
     rounds, _, _ = make(lambda step: release.wait(20))
     rounds.after(iteration_report(0))
-    with pytest.raises(DeadlineError, match=r"waited 0 s .* for its look at the plan"):
+    with pytest.raises(DeadlineError, match=r"waited 0 s .* for its replanning round"):
         rounds.conclude()
     release.set()
 

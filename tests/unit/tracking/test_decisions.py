@@ -94,7 +94,7 @@ def test_the_command_prints_a_table(run: Path) -> None:
     shown = CliRunner().invoke(app, ["decisions", str(run)], env={"COLUMNS": "250"}).stdout
     assert "dp 2 (tp 1 pp 1) + 6 x tp1, 0 of 2 hybrids train" in shown
     assert "undone" in shown
-    assert "2 looks, switches: 0 done, 1 undone" in shown
+    assert "2 rounds, switches: 0 done, 1 undone" in shown
 
 
 def test_a_folder_that_is_no_run_is_refused_in_a_sentence(tmp_path: Path) -> None:
