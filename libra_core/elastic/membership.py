@@ -1,14 +1,14 @@
 """Where a hybrid replica stands between serving and training. Pure: a signal goes in, a new value comes out.
 
 ```
-serving ─join─► draining ─drained─► snapshot ─restored─► replay ─activated─► active
-   ▲               │                 │ │ ▲                 │                   │
-   └─────serves────┤                 │ └─┼──────leave──────┴──────leave────────┤
-   └─────serves────┼── leaving ◄─────┘   │                                     │ died
-   │               │      └────rejoin────┘                                     ▼
-   └─────serves────┴───────────────────────────────────────────────────────  failed
+serving ─join─► draining ─drained─► joining ─activated─► active
+   ▲               │                 │ │ ▲                 │ │
+   ├─────serves────┴─────────────────┘ │ └──rejoin──┐      │ │ died
+   │                                   └──leave─► leaving ◄┘ ▼
+   └─────serves────────────────────────────────────┴───── failed
 ```
-Snapshot and replay together are joining (docs/elasticity.md#protocol). An epoch is one attempt to join: whatever was sent in an
+A joining replica restores a snapshot and replays gradients (docs/elasticity.md#protocol); its own process keeps that order
+(`elastic/follower.py`). An epoch is one attempt to join: whatever was sent in an
 earlier one is stale, so that late, repeated and reordered signals change nothing. Deadlines are those of the actions that the
 pool waits for (`runtime/cluster/hybrid_pool.py`); a state has none of its own.
 """
@@ -22,10 +22,8 @@ class MemberState(StrEnum):
     SERVING = "serving"
     DRAINING = "draining"
     """Still an engine, takes nothing; its trajectories finish or move."""
-    SNAPSHOT = "snapshot"
-    """The engine is gone, the replica waits for a snapshot of the core."""
-    REPLAY = "replay"
-    """It holds a snapshot and applies the gradients published since."""
+    JOINING = "joining"
+    """The engine has given its devices to a replica, which the core does not count on yet."""
     ACTIVE = "active"
     LEAVING = "leaving"
     """No member any more; the engine starts, with the newest weights."""
@@ -35,7 +33,6 @@ class MemberState(StrEnum):
 class Signal(StrEnum):
     JOIN = "join"
     DRAINED = "drained"
-    RESTORED = "restored"
     ACTIVATED = "activated"
     LEAVE = "leave"
     REJOIN = "rejoin"
@@ -48,15 +45,14 @@ class Signal(StrEnum):
 _S, _G = MemberState, Signal
 NEXT: Mapping[tuple[MemberState, Signal], MemberState] = {
     (_S.SERVING, _G.JOIN): _S.DRAINING,
-    (_S.DRAINING, _G.DRAINED): _S.SNAPSHOT,
+    (_S.DRAINING, _G.DRAINED): _S.JOINING,
     (_S.DRAINING, _G.SERVES): _S.SERVING,
-    (_S.SNAPSHOT, _G.RESTORED): _S.REPLAY,
-    (_S.SNAPSHOT, _G.LEAVE): _S.LEAVING,
-    (_S.REPLAY, _G.ACTIVATED): _S.ACTIVE,
-    (_S.REPLAY, _G.LEAVE): _S.LEAVING,
+    (_S.JOINING, _G.ACTIVATED): _S.ACTIVE,
+    (_S.JOINING, _G.LEAVE): _S.LEAVING,
+    (_S.JOINING, _G.SERVES): _S.SERVING,
     (_S.ACTIVE, _G.LEAVE): _S.LEAVING,
     (_S.ACTIVE, _G.DIED): _S.FAILED,
-    (_S.LEAVING, _G.REJOIN): _S.SNAPSHOT,
+    (_S.LEAVING, _G.REJOIN): _S.JOINING,
     (_S.LEAVING, _G.SERVES): _S.SERVING,
     (_S.FAILED, _G.SERVES): _S.SERVING,
 }
@@ -84,7 +80,3 @@ class Member:
             epoch=self.epoch + ((self.state, signal) in _NEW_EPOCH),
             active_from=step if target is MemberState.ACTIVE else None,
         )
-
-    @property
-    def joining(self) -> bool:
-        return self.state in (MemberState.SNAPSHOT, MemberState.REPLAY)

@@ -3,7 +3,7 @@
 Homogeneous fleets only; a mixed fleet that runs has no moves here.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 
@@ -19,7 +19,7 @@ from libra_core.planning.training_tree import Cuts, TrainLeaf, of_fullest_replic
 from libra_core.types.decision import Decision, Verdict
 from libra_core.types.forecast import Candidate, Mode
 from libra_core.types.plan import Plan, RolloutLayout, TrainLayout
-from libra_core.types.transition import TransitionCost
+from libra_core.types.transition import Tier, TransitionCost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,8 @@ class ReplanFacts:
     costs: CostBook
     errors: ErrorBook
     grounding: str = "datasheet"
+    kind_of: Callable[[Plan, Plan], Tier | None] = tier_of
+    """Whose measured costs a move is expected to have."""
 
 
 def propose(problem: PlanningProblem, current: Candidate, facts: ReplanFacts) -> list[PlanComparison]:
@@ -67,7 +69,7 @@ def comparisons_with(now: Candidate, others: Iterable[Candidate], facts: ReplanF
             steps_left=facts.steps_left,
             current=now,
             candidate=other,
-            cost=facts.costs.expected(tier) if (tier := tier_of(now.plan, other.plan)) else TransitionCost(),
+            cost=facts.costs.expected(tier) if (tier := facts.kind_of(now.plan, other.plan)) else TransitionCost(),
             forecast_error=facts.errors.error,
             forecast_bias=facts.errors.bias,
             error_measured=facts.errors.measured,

@@ -37,7 +37,11 @@ from libra_core.types.trace import TraceSpan
 
 
 class SimulatedSession:
-    """Owns the world; it is rollout pool, reward scorer, trainer and controller at once."""
+    """Owns the world; it is rollout pool, reward scorer, trainer and controller at once.
+
+    It keeps the plan that it starts with: its configuration refuses hybrid replicas and re-partition, and its `planner` is None.
+    Moves of a simulated world are the study's (`StudyReplanner`, through the same `ReplanLoop`).
+    """
 
     def __init__(self, config: LibraConfig, run_dir: Path) -> None:
         """Raises `ConfigError` for what cannot be simulated."""

@@ -77,11 +77,12 @@ class FakeWorker:
     def kill_replica(self) -> None:
         self.replica, self.joined = False, None
 
-    async def join(self, epoch: int) -> None:
+    async def join(self, epoch: int) -> Join:
         if not (self.replica and self.alive):
             raise ResourceError("there is nobody to join")
         self.joined, self.asked = epoch, False
         self._done("join")
+        return self.join_report
 
     async def ask_to_leave(self) -> None:
         self.asked = True

@@ -6,6 +6,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
 
 from libra_core.config import LibraConfig
@@ -35,6 +36,16 @@ class CoreStarter(Protocol):
     async def stop(self, slot: EngineSlot) -> None: ...
 
 
+class Duty(StrEnum):
+    """What the fleet knows of a place's engine, which decides whether one that dies is replaced."""
+
+    NONE = "none"
+    """It was not offered, or a transition takes it away: nothing replaces it."""
+    OFFERED = "offered"
+    """The fleet was asked to take it; its answer may be on the way, or lost."""
+    SERVES = "serves"
+
+
 @dataclass(slots=True, kw_only=True)
 class CorePlace:
     """Room for one engine of the plan."""
@@ -44,11 +55,14 @@ class CorePlace:
     """None: it holds no devices."""
     started: StartedEngine | None = None
     """What was started there last; it may have died since."""
-    serves: bool = False
-    leaving: bool = False
-    """A transition takes its engine away: nothing replaces it."""
+    duty: Duty = Duty.NONE
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """One start at a time."""
+
+    @property
+    def given_up(self) -> bool:
+        """Also while a start is waited for."""
+        return self.duty is Duty.NONE
 
 
 class CoreEngines:
@@ -84,7 +98,7 @@ class CoreEngines:
         self._places = {number: CorePlace(tp=tp) for number, tp in enumerate(degrees)}
         started = await asyncio.gather(*(self._ensure(place, self._new_id()) for place in self._places.values()))
         for place in self._places.values():
-            place.serves = True
+            place.duty = Duty.SERVES
         self._reserve_s = min(self._reserve_s, _FREED_S)
         return list(started)
 
@@ -133,7 +147,7 @@ class CoreEngines:
 
     async def conclude(self, degrees: Sequence[int]) -> None:
         """Bring an engine to every place that has none after a change; tell the fleet what it has, and what it does not get."""
-        whys = await asyncio.gather(*(self._mended(place) for place in self._places.values() if not place.serves))
+        whys = await asyncio.gather(*(self._mended(place) for place in self._places.values() if place.duty is not Duty.SERVES))
         try:
             answer = self.coordinator.note_failure.remote("; ".join(why for why in whys if why))
             await answer_of_fleet(answer, "engines that do not serve", GRACE_S)
@@ -147,19 +161,19 @@ class CoreEngines:
     async def replace(self, place: CorePlace, engine_id: EngineId) -> StartedEngine | None:
         """Another engine where one died; None when that place is given up. Raises when it does not come up."""
         async with place.lock:
-            if place.leaving or place.slot is None or place.slot.engine_id != engine_id:
+            if place.given_up or place.slot is None or place.slot.engine_id != engine_id:
                 return None
             try:
                 started = await self._ensure(place, replacement_name(engine_id, next(self._replacements)))
             except LibraError:
-                if not place.leaving:
+                if not place.given_up:
                     raise
                 return None
-            return None if place.leaving else started
+            return None if place.given_up else started
 
     async def _drain(self, place: CorePlace) -> None:
         """Its trajectories go on on other engines, or wait for one."""
-        place.leaving, place.serves = True, False
+        place.duty = Duty.NONE
         if place.slot is not None:
             deadline_s = self._config.elastic.drain_s
             answer = self.coordinator.retire_engine.remote(place.slot.engine_id, deadline_s)
@@ -178,9 +192,10 @@ class CoreEngines:
 
     async def _admit(self, place: CorePlace) -> None:
         """With the newest weights. An engine that died since it was started is replaced once."""
-        if place.serves:
+        if place.duty is Duty.SERVES:
             return
         await self._start(place)
+        place.duty = Duty.OFFERED
         try:
             await self._offer(place)
         except EngineLostError as error:
@@ -188,7 +203,7 @@ class CoreEngines:
             async with place.lock:
                 await self._ensure(place, self._new_id())
             await self._offer(place)
-        place.serves, place.leaving = True, False
+        place.duty = Duty.SERVES
 
     async def _offer(self, place: CorePlace) -> None:
         assert place.started is not None
@@ -219,7 +234,7 @@ class CoreEngines:
         return ""
 
     def _abandon(self, place: CorePlace) -> None:
-        slot, place.slot, place.leaving = place.slot, None, True
+        slot, place.slot, place.duty = place.slot, None, Duty.NONE
         if slot is not None:
             logger.warning("%s has no place in the plan and is ended", slot.engine_id)
             self._starter.kill(slot)

@@ -120,13 +120,13 @@ class HybridPool:
 
     async def _admit(self, worker: HybridWorker) -> None:
         member = self._members[worker.slot]
+        if member.state is MemberState.SERVING:
+            return
         if member.state is MemberState.FAILED:
             worker.kill_replica()
             await worker.start_engine()
         # It serves first and is noted then: noted as serving, a worker whose engines were refused would be drained of nothing.
         await worker.admit()
-        if member.joining or member.state is MemberState.ACTIVE:
-            self._signal(worker.slot, Signal.LEAVE, member.epoch)
         self._signal(worker.slot, Signal.SERVES, member.epoch)
 
     async def _join(self, worker: HybridWorker) -> None:
@@ -135,21 +135,17 @@ class HybridPool:
         if member.state is MemberState.ACTIVE:
             return
         if member.state is MemberState.LEAVING:
-            worker.joined = None
             self._signal(worker.slot, Signal.REJOIN, member.epoch)
         epoch = self._members[worker.slot].epoch
-        await worker.join(epoch)
-        self._signal(worker.slot, Signal.RESTORED, epoch)
-        step = worker.join_report.active_from if worker.join_report is not None else None
-        self._signal(worker.slot, Signal.ACTIVATED, epoch, step)
+        report = await worker.join(epoch)
+        self._signal(worker.slot, Signal.ACTIVATED, epoch, report.active_from)
 
     async def _leave(self, worker: HybridWorker) -> None:
         """Waits for the end of the step in work, or cuts the connection where the core does not count on it."""
         member = self._members[worker.slot]
-        was_active, active_from = member.state is MemberState.ACTIVE, member.active_from or 0
-        self._signal(worker.slot, Signal.LEAVE, member.epoch)
-        epoch = worker.joined
-        if epoch is not None and was_active:
+        epoch, active_from = member.epoch, member.active_from or 0
+        self._signal(worker.slot, Signal.LEAVE, epoch)
+        if member.state is MemberState.ACTIVE:
             await worker.ask_to_leave()
             deadline_s = self._config.elastic.join_s
             try:

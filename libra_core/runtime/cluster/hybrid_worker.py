@@ -49,7 +49,8 @@ class WorkerSetting:
 class HybridWorker:
     """Owned by the controller's event loop, which runs one action at a time on it.
 
-    Every action is idempotent, and may find the work of the one before half done. A failed action leaves the rest to its inverse.
+    Whether it serves, joins or trains is the pool's to know. Every action is idempotent, and may find the work of the one before
+    half done. A failed action leaves the rest to its inverse.
     """
 
     def __init__(self, slot: int, placement: Placement, setting: WorkerSetting) -> None:
@@ -60,10 +61,6 @@ class HybridWorker:
         self._setting = setting
         self._engines = WorkerEngines(f"hybrid-{slot}", placement, setting.config, setting.starter)
         self._ranks: list[ActorHandle] = []
-        self._serves = False
-        self.joined: int | None = None
-        """Epoch under which the replica takes part, or took part last."""
-        self.join_report: JoinReport | None = None
 
     @property
     def engines(self) -> list[EngineSlot]:
@@ -81,10 +78,7 @@ class HybridWorker:
         return list(self._ranks)
 
     async def drain(self) -> None:
-        """Its trajectories go on on other engines."""
-        if not self._serves:
-            return
-        self._serves = False
+        """Its trajectories go on on other engines. Also after an admission that failed at one of several engines."""
         deadline_s = self._setting.config.elastic.drain_s
         for slot in self._engines.held:
             answer = self.coordinator.retire_engine.remote(slot.engine_id, deadline_s)
@@ -92,12 +86,9 @@ class HybridWorker:
 
     async def admit(self) -> None:
         """Serve with the newest weights; each engine has scored the canary before."""
-        if self._serves:
-            return
         deadline_s = self._setting.config.admission_s + GRACE_S
         answers = [(engine.engine_id, self.coordinator.admit_engine.remote(engine)) for engine in self._engines.started]
         await asyncio.gather(*(answer_of_fleet(answer, engine_id, deadline_s) for engine_id, answer in answers))
-        self._serves = True
 
     async def stop_engine(self) -> None:
         """Its devices are free for the replica; `elastic.idle_engine` says what becomes of its processes."""
@@ -109,7 +100,6 @@ class HybridWorker:
     async def start_first(self) -> list[StartedEngine]:
         """When the run starts: the coordinator takes these engines as they are."""
         await self.start_engine()
-        self._serves = True
         return list(self._engines.started)
 
     def note_replaced(self, slot: EngineSlot, engine: StartedEngine) -> None:
@@ -143,7 +133,6 @@ class HybridWorker:
     async def stop_replica(self) -> None:
         """Its connection ends with it; the core goes on without."""
         ranks, self._ranks = self._ranks, []
-        self.joined = None
         stop = f"{self._name} to stop, before it is killed,"
         await asyncio.gather(*(quiet(stop, rank.close.remote(), STOP_DEADLINE_S) for rank in ranks))
         self.kill_replica(ranks)
@@ -154,22 +143,21 @@ class HybridWorker:
             ray.kill(rank, no_restart=True)
         if ranks is None:
             self._ranks = []
-            self.joined = None
 
-    async def join(self, epoch: int) -> None:
-        """Returns when the core counts on it; the core's own steps decide how long that takes."""
-        if self.joined is not None:
-            return
+    async def join(self, epoch: int) -> "JoinReport":
+        """Returns when the core counts on it; the core's own steps decide how long that takes.
+
+        The core may count on it from the call on, whatever becomes of the call.
+        """
         deadline_s = self._setting.config.elastic.join_s
         joins = {rank: rank.join.remote(epoch, deadline_s) for rank in self._ranks}
-        self.joined = epoch  # from here on the core may count on it, whatever becomes of the call
         try:
             reports = await self._of_ranks("the core to take it in", lambda rank: joins[rank], deadline_s + GRACE_S)
         except DeadlineError as error:
             raise DeadlineError(f"{self._name} did not join within elastic.join_s = {deadline_s:.0f} s: {error}") from None
         except (LibraError, RayError) as error:
             raise ResourceError(f"{self._name} did not join: {first_line(error)}") from error
-        self.join_report = reports[0]
+        return reports[0]
 
     async def ask_to_leave(self) -> None:
         """The core leaves it out of the steps after the one in work."""
@@ -177,7 +165,6 @@ class HybridWorker:
 
     async def cut(self) -> None:
         """Out at once."""
-        self.joined = None
         await self._order("cut its connection", lambda rank: rank.cut.remote())
 
     @property

@@ -39,17 +39,12 @@ class WorkerEngines:
         self.started: list[StartedEngine] = []
         """All of them or none: those that serve or can."""
         self._resting: list[StartedEngine] = []
-        self._lent: list[Whereabouts] = []
-        """By engine: the devices that it gave away."""
+        self.lent: list[Whereabouts] = []
+        """By engine: the devices that it gave away while it rests; Ray counts them as its own all the same."""
 
     @property
     def awake(self) -> list[EngineSlot]:
         return [] if self._resting else list(self.held)
-
-    @property
-    def lent(self) -> list[Whereabouts]:
-        """Empty unless the engines rest; Ray counts these devices as theirs all the same."""
-        return list(self._lent)
 
     async def start(self) -> None:
         """Those that rest wake up."""
@@ -82,13 +77,13 @@ class WorkerEngines:
             places = await asyncio.gather(*(self._starter.sleep(slot) for slot in self.held))
             lent = [place for place in places if place is not None]
             if len(lent) == len(self.held):
-                self._resting, self.started, self._lent = self.started, [], lent
+                self._resting, self.started, self.lent = self.started, [], lent
                 return
         await self.stop()
 
     async def stop(self) -> None:
         await asyncio.gather(*(self._starter.stop(slot) for slot in self.held))
-        self.held, self.started, self._resting, self._lent = [], [], [], []
+        self.held, self.started, self._resting, self.lent = [], [], [], []
 
     def note_replaced(self, slot: EngineSlot, engine: StartedEngine) -> None:
         """An engine died while it served, and another one stands in its place, unless the place was given up meanwhile."""
@@ -101,7 +96,7 @@ class WorkerEngines:
         return bool(self.held) and [engine.handle for engine in self.started] == [slot.handle for slot in self.held]
 
     async def _wake(self) -> bool:
-        resting, self._resting, self._lent = self._resting, [], []
+        resting, self._resting, self.lent = self._resting, [], []
         if not resting or not all(await asyncio.gather(*(self._starter.wake(slot) for slot in self.held))):
             return False
         self.started = resting

@@ -13,9 +13,13 @@ import ray
 from ray.exceptions import RayError
 
 from libra_core.config import LibraConfig, plan_of
+from libra_core.costs.api import load_model
 from libra_core.engines.checkpoint_files import chosen_checkpoint, foreign_model, set_aside_newer
 from libra_core.engines.model_folder import read_model_facts
 from libra_core.errors import CheckpointError, ConfigError, LibraError, ResourceError
+from libra_core.planning.problem import ModelShape
+from libra_core.planning.replanner import Replanner
+from libra_core.planning.run_costs import run_costs
 from libra_core.planning.run_forecast import RunForecaster
 from libra_core.planning.run_laws import load_run_laws
 from libra_core.runtime.base import ray_cluster
@@ -24,7 +28,6 @@ from libra_core.runtime.base.remains import remove_remains, shared_memory, temp_
 from libra_core.runtime.base.rpc import CALL_DEADLINE_S, GRACE_S, ActorHandle, answered, answered_any, ask
 from libra_core.runtime.cluster.controller import ClusterControllerActor
 from libra_core.runtime.driver.clients import ControllerClient, RewardClient, RunProgress, TrainerClient
-from libra_core.runtime.driver.replanner import Replanner
 from libra_core.runtime.driver.rollout_client import RolloutClient
 from libra_core.runtime.driver.trainer_group import HybridFeed, TrainerGroup
 from libra_core.runtime.driver.weight_publisher import WeightPublisher
@@ -194,7 +197,8 @@ def _open_planner(
             forecaster.use(load_run_laws(config, plan, model_folder)[0])
 
     try:
-        return Replanner(config, model_folder, controller, rollout, follow)
+        model = load_model(model_folder)
+        return Replanner(config, (run_costs(config, model), ModelShape.of(model)), controller, rollout, follow)
     except ConfigError:
         if config.replanning.every_steps:
             raise

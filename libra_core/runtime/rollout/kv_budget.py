@@ -8,9 +8,8 @@ waiting costs nothing, and binds when a place is free.
 from dataclasses import dataclass, field
 
 from libra_core.types.ids import EngineId, TrajectoryId
+from libra_core.types.running_mean import NEWEST_WEIGHT
 
-_HISTORY_WEIGHT = 0.02
-"""Weight of the newest trajectory in the running mean of lengths."""
 _BACK_OFF = 0.9
 _RECOVERY = 1.02
 _LOWEST_FILL = 0.3
@@ -29,7 +28,7 @@ class ContextHistory:
 
     def add(self, kind: str, final_tokens: int) -> None:
         mean = self._means.get(kind)
-        self._means[kind] = final_tokens if mean is None else mean + _HISTORY_WEIGHT * (final_tokens - mean)
+        self._means[kind] = final_tokens if mean is None else mean + NEWEST_WEIGHT * (final_tokens - mean)
 
 
 @dataclass(slots=True)

@@ -9,7 +9,10 @@ from typing import Any
 
 import numba
 
-_SOURCES = sorted(Path(__file__).parent.glob("*.py"))
+from libra_core.types import running_mean
+
+_SOURCES = [*sorted(Path(__file__).parent.glob("*.py")), Path(running_mean.__file__)]
+"""With the constants of others, which are compiled in."""
 _DIGEST = hashlib.sha256(b"".join(source.read_bytes() for source in _SOURCES)).hexdigest()[:12]
 
 

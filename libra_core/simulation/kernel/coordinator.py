@@ -3,9 +3,7 @@
 from libra_core.simulation.kernel.compiled import compiled
 from libra_core.simulation.kernel.engine import enqueue, forget_prefix
 from libra_core.simulation.kernel.records import NOBODY, UNBOUND, KernelState
-
-_HISTORY_WEIGHT = 0.02
-"""Weight of the newest trajectory in the running mean of final contexts, as in `libra_core.runtime.rollout.kv_budget`."""
+from libra_core.types.running_mean import NEWEST_WEIGHT
 
 
 @compiled
@@ -88,7 +86,7 @@ def unbind(s: KernelState, i: int) -> None:
 @compiled
 def note_length(s: KernelState, i: int) -> None:
     run = s.run[0]
-    run.mean_context += _HISTORY_WEIGHT * (s.trajectories[i].held - run.mean_context)
+    run.mean_context += NEWEST_WEIGHT * (s.trajectories[i].held - run.mean_context)
 
 
 @compiled

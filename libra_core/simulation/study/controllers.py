@@ -1,30 +1,30 @@
-"""Who changes the plan of a running world, and when."""
+"""Who changes the plan of a running world, and when: the replan loop, the rule of other systems, or nobody."""
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 
 from libra_core.planning.candidates import search_inputs
-from libra_core.planning.decision import PastComparisons, PlanComparison, ReplanPolicy, tier_of
-from libra_core.planning.experience import CostBook, ErrorBook
+from libra_core.planning.decision import PlanComparison, ReplanPolicy, tier_of
 from libra_core.planning.joint_search import plan_resources
 from libra_core.planning.lengths import LengthTable
 from libra_core.planning.placement import most_engines
 from libra_core.planning.problem import Cluster, PlanningProblem, Regime
-from libra_core.planning.proposals import at_work, choose, flips, forecast_of
+from libra_core.planning.proposals import ReplanFacts, at_work, comparisons_with, flips, forecast_of
+from libra_core.planning.replan_loop import ReplanLoop
 from libra_core.planning.training_tree import Cuts, shape_of
+from libra_core.simulation.mover import WorldMover
 from libra_core.simulation.study.beliefs import NO_CORRECTION, Factors, believed_train_s, costs_of, length_table_of, problem
 from libra_core.simulation.study.config import StudyConfig, SystemConfig
 from libra_core.simulation.study.splits import Start
 from libra_core.simulation.truth import TransitionTruth
 from libra_core.simulation.world import World
-from libra_core.types.decision import Decision, Verdict
+from libra_core.types.decision import Decision
 from libra_core.types.forecast import Candidate
 from libra_core.types.plan import Plan, RolloutLayout
-from libra_core.types.transition import Tier, TransitionCost
+from libra_core.types.transition import Tier, TransitionOutcome
 
 HISTORY_STEPS = 8
 _KNOWN = 0.01
@@ -46,74 +46,74 @@ class Static:
         return
 
 
-@dataclass(slots=True)
-class ReplanningController:
-    """The planner under the newest lengths, and the rule of `planning.decision` with measured costs and errors."""
+class StudyReplanner:
+    """The replan loop with the planner under the newest lengths as its source of proposals, and a world that moves at once."""
 
-    study: StudyConfig
-    system: SystemConfig
-    start: Start
-    truth: TransitionTruth
-    ledger: list[Decision] = field(default_factory=list[Decision])
-    planning_s: list[float] = field(default_factory=list[float])
-    """CPU time of each round that planned."""
-    _past: PastComparisons = field(default_factory=PastComparisons)
-    _errors: ErrorBook = field(default_factory=ErrorBook)
-    _costs: CostBook | None = None
-    _running: Candidate | None = None
-    _correction: Factors = NO_CORRECTION
-    _seen_s: float = 0.0
-    _seen_version: int = 0
+    def __init__(self, study: StudyConfig, system: SystemConfig, start: Start, world: World) -> None:
+        self.study, self.system, self.start = study, system, start
+        self.decisions: list[Decision] = []
+        self.round_s: list[float] = []
+        """CPU time of each round that planned."""
+        self._world, self._running = world, start.candidate
+        self._mover = WorldMover(world, free=system.lengths_known)
+        every, known = study.replan_every, system.lengths_known
+        self._loop = ReplanLoop(
+            ReplanPolicy(cooldown_steps=every if known else 2 * every, margin=0.0 if known else 0.2),
+            self._mover.priors,
+            self,
+            realised_after_steps=every,
+            kind_of=self._tier,
+        )
+        self._correction = NO_CORRECTION
+        self._seen: tuple[int, float] | None = None
+        """Version and virtual time of the round before."""
+        self._observed_s = 0.0
 
     def replan(self, world: World) -> None:
+        self._loop.observe(world.version, world.now_s - self._observed_s)
+        self._observed_s = world.now_s
         if world.version % self.study.replan_every or len(world.plan.rollout.engines) > 1:
             return
         began = time.process_time()
-        lengths, running = self._lengths(world), self._running or self.start.candidate
+        lengths = self._lengths(world)
         asked = self._asked(world, lengths)
         inputs = search_inputs(asked, Cuts())
-        current = forecast_of(inputs, world.plan, running)
+        current = forecast_of(inputs, world.plan, self._running)
         if self.system.corrects:
             self._correction = self._corrected(world, asked.regime)
             asked = self._asked(world, lengths)
             inputs = search_inputs(asked, Cuts())
-            current = forecast_of(inputs, world.plan, running)
-        self._compare_with_forecast(world, current)
-        candidates = [plan_resources(asked).best] + (flips(inputs, current) if self.system.elastic else [])
-        book = self._costs or CostBook(priors=prior_costs(self.truth, free=self.system.lengths_known))
-        comparisons = [
-            PlanComparison(
-                step=world.version,
-                steps_left=self.study.steps - world.version,
-                current=current,
-                candidate=candidate,
-                cost=book.expected(self._tier(world.plan, candidate.plan)),
-                forecast_error=_KNOWN if self.system.lengths_known else self._errors.error,
-                forecast_bias=None if self.system.lengths_known else self._errors.bias,
-            )
-            for candidate in candidates
-        ]
-        decision = choose(comparisons, self._policy(), self._past)
-        self.planning_s.append(time.process_time() - began)
-        self.ledger.append(decision)
-        self._past = self._past.after(decision)
-        if decision.verdict is Verdict.SWITCH:
-            self._switch(world, decision, book)
+            current = forecast_of(inputs, world.plan, self._running)
+        self._compare(world, current)
+        others = [plan_resources(asked).best] + (flips(inputs, current) if self.system.elastic else [])
+        decision = self._loop.decide(self._judged(comparisons_with(current, others, self._facts(world))))
+        self.round_s.append(time.process_time() - began)
+        self.decisions.append(decision)
+        self._loop.apply(decision)
+
+    def begin(self, decision: Decision) -> None:
+        """As the loop's mover."""
+        self._running = decision.candidate
+        self._mover.move(self._running.plan, self._tier(decision.current.plan, self._running.plan))
+        self._world.stream(self._running.streamed)
+
+    def outcome(self) -> TransitionOutcome | None:
+        """As the loop's mover."""
+        return self._mover.outcome()
+
+    def _facts(self, world: World) -> ReplanFacts:
+        return self._loop.facts(world.version, self.study.steps - world.version)
+
+    def _judged(self, comparisons: list[PlanComparison]) -> list[PlanComparison]:
+        """Forecasts for trajectories that are known are hardly off, whatever was measured."""
+        if not self.system.lengths_known:
+            return comparisons
+        return [replace(one, forecast_error=_KNOWN, forecast_bias=None) for one in comparisons]
 
     def _asked(self, world: World, lengths: LengthTable) -> PlanningProblem:
         """No round proposes a mixed fleet or the other mode, so neither is searched for."""
         asked = problem(self.study, self.system, lengths, active=world.plan, correction=self._correction)
         return replace(asked, router=None, regime=replace(asked.regime, modes=(self.start.candidate.mode,)))
-
-    def _switch(self, world: World, decision: Decision, book: CostBook) -> None:
-        target = decision.candidate
-        tier = self._tier(world.plan, target.plan)
-        engine_s, trainer_s = seconds_of(self.truth, tier, free=self.system.lengths_known)
-        world.apply(target.plan, engine_s=engine_s, trainer_s=trainer_s)
-        world.stream(target.streamed)
-        self._running = target
-        measured = TransitionCost(start_s=max(engine_s, trainer_s))
-        self._costs = book.including(tier, measured)
 
     def _tier(self, now: Plan, then: Plan) -> Tier:
         """With a hybrid pool, replicas of the same shape change sides whatever the core's size is."""
@@ -121,11 +121,6 @@ class ReplanningController:
         same_shape = (now.train.tp, now.train.pp, now.train.cp) == (then.train.tp, then.train.pp, then.train.cp)
         same_degrees = {tp for tp, _ in now.rollout.engines} == {tp for tp, _ in then.rollout.engines}
         return Tier.FLIP if self.system.elastic and same_shape and same_degrees else tier
-
-    def _policy(self) -> ReplanPolicy:
-        every = self.study.replan_every
-        known = self.system.lengths_known
-        return ReplanPolicy(cooldown_steps=every if known else 2 * every, margin=0.0 if known else 0.2)
 
     def _lengths(self, world: World) -> LengthTable:
         if self.system.lengths_known:
@@ -158,7 +153,7 @@ class ReplanningController:
 
     def _train_factor(self, world: World, regime: Regime) -> float:
         """Over the steps since the plan changed, at most `_TRAINED_STEPS`."""
-        first = max(self._past.switched_at or 0, world.version - _TRAINED_STEPS)
+        first = max(self._loop.past.switched_at or 0, world.version - _TRAINED_STEPS)
         steps = world.state.groups.step
         trained = np.repeat((steps >= first) & (steps < world.version), self.study.group_size)
         tokens = world.trajectories.total_tokens[: trained.size][trained]
@@ -166,28 +161,12 @@ class ReplanningController:
         believed_s = lost * believed_train_s(self.study, at_work(world.plan)[0], tokens, world.version - first)
         return float(world.state.steps.train_s[first : world.version].mean()) / believed_s
 
-    def _compare_with_forecast(self, world: World, current: Candidate) -> None:
-        if self._seen_version:
-            measured = (world.now_s - self._seen_s) / (world.version - self._seen_version)
-            self._errors = self._errors.including(current.forecast.t_iter_s, measured)
-        self._seen_s, self._seen_version = world.now_s, world.version
-
-
-def prior_costs(truth: TransitionTruth, *, free: bool) -> Mapping[Tier, TransitionCost]:
-    """What a transition is believed to cost before one was measured."""
-    return {tier: TransitionCost(start_s=max(seconds_of(truth, tier, free=free))) for tier in Tier}
-
-
-def seconds_of(truth: TransitionTruth, tier: Tier, *, free: bool) -> tuple[float, float]:
-    """Until new engines serve, and for how long the trainer stands still."""
-    if free:
-        return 0.0, 0.0
-    seconds = {
-        Tier.FLIP: (truth.hybrid_engine_s, truth.hybrid_trainer_s),
-        Tier.REPARTITION: (truth.engine_start_s, 0.0),
-        Tier.RELAYOUT: (truth.engine_start_s, truth.trainer_rebuild_s),
-    }
-    return seconds[tier]
+    def _compare(self, world: World, current: Candidate) -> None:
+        """With this round's forecast of the plan that ran: the one before was made for other lengths."""
+        if self._seen is not None:
+            version, then_s = self._seen
+            self._loop.compare(current.forecast.t_iter_s, (world.now_s - then_s) / (world.version - version))
+        self._seen = world.version, world.now_s
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from libra_core.planning.history_file import read_history
 from libra_core.planning.lengths import LengthTable
 from libra_core.simulation.study.beliefs import length_table_of
 from libra_core.simulation.study.config import StudyConfig, SystemConfig
-from libra_core.simulation.study.controllers import IdleRatio, ReplanningController, Static, StudyController
+from libra_core.simulation.study.controllers import IdleRatio, Static, StudyController, StudyReplanner
 from libra_core.simulation.study.routers import router_for
 from libra_core.simulation.study.splits import Start, first_plan, grid
 from libra_core.simulation.study.summary import Meter, Picture, SimulatedSummary, StepView
@@ -59,7 +59,7 @@ def run_system(study: StudyConfig, name: str, system: SystemConfig, law: Workloa
     work = workload(study, law, study.steps, seed)
     world = open_world(study, system, start, truth, work)
     world.router = router = router_for(system.router, start.plan, work, history, truth)
-    controller = _controller(study, system, start, truth, lengths)
+    controller = _controller(study, system, start, world, lengths)
     meter = drive(world, controller, study.steps, study.skipped_steps)
     return SystemRun(
         system=name,
@@ -68,10 +68,10 @@ def run_system(study: StudyConfig, name: str, system: SystemConfig, law: Workloa
         summary=meter.summary(study.gpus),
         steps=tuple(meter.views()),
         picture=meter.picture(),
-        decisions=tuple(controller.ledger) if isinstance(controller, ReplanningController) else (),
+        decisions=tuple(controller.decisions) if isinstance(controller, StudyReplanner) else (),
         first_plan=plan_text(start),
         cpu_s=time.process_time() - began,
-        plan_cpu_s=float(np.mean(planned_s + (controller.planning_s if isinstance(controller, ReplanningController) else []))),
+        plan_cpu_s=float(np.mean(planned_s + (controller.round_s if isinstance(controller, StudyReplanner) else []))),
         route_us=math.nan if router is None else router.decision_us(),
     )
 
@@ -154,11 +154,11 @@ def layout_text(plan: Plan) -> str:
     return f"{train.num_gpus} = {shape or 'tp1'} | {engines}"
 
 
-def _controller(study: StudyConfig, system: SystemConfig, start: Start, truth: Truth, lengths: LengthTable) -> StudyController:
+def _controller(study: StudyConfig, system: SystemConfig, start: Start, world: World, lengths: LengthTable) -> StudyController:
     if system.replanning == "planner":
-        return ReplanningController(study=study, system=system, start=start, truth=truth.transitions)
+        return StudyReplanner(study, system, start, world)
     if system.replanning == "idle_ratio":
-        return IdleRatio(study=study, system=system, start=start, truth=truth.transitions, lengths=lengths)
+        return IdleRatio(study=study, system=system, start=start, truth=world.truth.transitions, lengths=lengths)
     return Static()
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from libra_core.errors import ResourceError
 from libra_core.planning.transition import transition
+from libra_core.runtime.base.actors import StartedEngine
 from libra_core.runtime.cluster.core_engines import CoreEngines
 from libra_core.runtime.cluster.transitions import TransitionOutcome, carry_out
 from libra_core.types.ids import EngineId
@@ -249,6 +250,25 @@ def test_nothing_replaces_an_engine_whose_place_is_given_up() -> None:
         await core.perform(Action(verb=Verb.DRAIN_ENGINE, target="engine-3", tp=1))
         assert await core.replace(place, EngineId("engine-3")) is None
         assert world.names == ["engine-0", "engine-1", "engine-2", "engine-3"]
+
+    run(claim)
+
+
+def test_an_engine_that_dies_before_its_admission_is_answered_is_replaced_also_on_the_way_back() -> None:
+    async def claim() -> None:
+        world = FakeWorld(free=[4])
+        core = await running(ONES, world)
+        admit = world._admit
+
+        async def dies_at_once(engine: StartedEngine) -> None:
+            await admit(engine)
+            await replaced(core, world, engine.engine_id)
+
+        world._admit = dies_at_once  # type: ignore[method-assign]
+        await core.announce((1,), 60.0)
+        await core.perform(Action(verb=Verb.DRAIN_ENGINE, target="engine-3", tp=1))
+        await core.perform(Action(verb=Verb.ADMIT_ENGINE, target="engine-3", tp=1))
+        assert sorted(world.serving) == ["engine-0", "engine-1", "engine-2", "engine-3r1"]
 
     run(claim)
 

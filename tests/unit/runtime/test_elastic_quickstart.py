@@ -12,10 +12,10 @@ from libra_core.costs.api import load_model
 from libra_core.planning.experience import CostBook, ErrorBook
 from libra_core.planning.problem import ModelShape
 from libra_core.planning.proposals import ReplanFacts, propose_in_run
+from libra_core.planning.replanner import Replanner
 from libra_core.planning.run_costs import run_costs
 from libra_core.planning.run_profile import RunSide, problem_of_run
 from libra_core.runtime.cluster.hybrid_pool import Recovery
-from libra_core.runtime.driver.replanner import Replanner
 from libra_core.types.decision import Decision, Verdict
 from libra_core.types.lengths import LengthRecord
 from libra_core.types.plan import Plan
@@ -153,7 +153,8 @@ def t_iter_s(host: Host) -> float:
 
 def test_the_drift_moves_the_hybrid_to_training_and_back() -> None:
     host, decisions = Host(), list[Decision]()
-    manager = Replanner(CONFIG, str(MODEL), host, host)
+    model = load_model(str(MODEL))
+    manager = Replanner(CONFIG, (run_costs(CONFIG, model), ModelShape.of(model)), host, host)
     for step in range(CONFIG.training.steps):
         host.step, host.left = step, host.left - 1
         host.sample()

@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 
 from libra_core.config import LibraConfig
+from libra_core.errors import EngineLostError
 from libra_core.runtime.base.actors import StartedEngine
 from libra_core.runtime.base.placement import Whereabouts, borrower_environment, one_of, placement_faults
 from libra_core.runtime.cluster.engine_slots import EngineSlot
+from libra_core.runtime.cluster.hybrid_worker import HybridWorker, WorkerSetting
 from libra_core.runtime.cluster.worker_engines import WorkerEngines
 from libra_core.types.ids import EngineId
+from support.core_engines import Remote
 from support.hybrid_workers import CONFIG
 
 TWO_ENGINES = CONFIG.model_copy(
@@ -118,6 +121,41 @@ def test_an_engine_that_is_being_replaced_is_not_put_to_sleep() -> None:
         await engines.rest()
         assert not any(done.startswith("sleep") for done in starter.done)
         assert engines.held == []
+
+    run(claim)
+
+
+def test_a_worker_of_which_only_one_engine_was_admitted_takes_both_back() -> None:
+    class Coordinator:
+        def __init__(self) -> None:
+            self.serving: set[str] = set()
+
+        @property
+        def admit_engine(self) -> Remote:
+            async def admit(engine: StartedEngine) -> None:
+                if engine.engine_id == "hybrid-0.1":
+                    raise EngineLostError("it took no weights")
+                self.serving.add(engine.engine_id)
+
+            return Remote(admit)
+
+        @property
+        def retire_engine(self) -> Remote:
+            async def retire(engine_id: EngineId, _deadline_s: float) -> None:
+                self.serving.discard(engine_id)
+
+            return Remote(retire)
+
+    async def claim() -> None:
+        setting = WorkerSetting(config=TWO_ENGINES, model_folder="nowhere", loopback=True, starter=FakeStarter())
+        worker = HybridWorker(0, None, setting)  # type: ignore[arg-type]
+        worker.coordinator = coordinator = Coordinator()
+        await worker.start_engine()
+        with pytest.raises(EngineLostError):
+            await worker.admit()
+        assert coordinator.serving == {"hybrid-0.0"}
+        await worker.drain()
+        assert coordinator.serving == set()
 
     run(claim)
 

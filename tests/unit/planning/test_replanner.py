@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from libra_core.config import plan_of
+from libra_core.config import LibraConfig, plan_of
 from libra_core.config.loading import validate_config
+from libra_core.costs.api import load_model
 from libra_core.errors import ConfigError
-from libra_core.runtime.cluster.hybrid_pool import Recovery
-from libra_core.runtime.driver.replanner import Replanner, cost_of, effective
+from libra_core.planning.problem import ModelShape
+from libra_core.planning.replan_loop import cost_of
+from libra_core.planning.replanner import Replanner, effective
+from libra_core.planning.run_costs import RunCosts, run_costs
 from libra_core.types.decision import Decision, Reason, Verdict
 from libra_core.types.lengths import LengthRecord
 from libra_core.types.plan import Plan
@@ -49,9 +52,6 @@ class Session:
     def outcome(self) -> TransitionOutcome | None:
         return self.ended
 
-    def recoveries(self) -> list[Recovery]:
-        return []
-
     def length_records(self) -> list[LengthRecord]:
         return [LengthRecord(prompt_tokens=30, generated_tokens=(10, 10), tool_tokens=(30,), tool_s=(0.0,), step=0)] * 4
 
@@ -70,11 +70,16 @@ def step(number: int, t_iter_s: float = 8.0, *, train_s: float = 8.0) -> Iterati
     return iteration_report(number, rollout=rollout, update=update, publication=publication, engines=work, t_iter_s=t_iter_s)
 
 
+def evaluators(config: LibraConfig) -> tuple[RunCosts, ModelShape]:
+    model = load_model(str(MODEL))
+    return run_costs(config, model), ModelShape.of(model)
+
+
 def planner(session: Session, told: list[Plan] | None = None) -> Replanner:
-    return Replanner(CONFIG, str(MODEL), session, session, (told if told is not None else []).append)
+    return Replanner(CONFIG, evaluators(CONFIG), session, session, (told if told is not None else []).append)
 
 
-def replan(manager: Replanner, at: int) -> Decision:
+def comparison(manager: Replanner, at: int) -> Decision:
     decision = manager.decide(manager.propose(manager.profile(at)))
     manager.apply(decision)
     return decision
@@ -96,7 +101,7 @@ def test_a_binding_trainer_gets_the_hybrid_and_the_gain_is_realised_later() -> N
     manager = planner(session)
     for number in range(4):
         assert manager.resolve(step(number)) == []
-    decision = replan(manager, 3)
+    decision = comparison(manager, 3)
     assert (decision.verdict, decision.reason) == (Verdict.SWITCH, Reason.PAYS)
     assert [action.verb for action in session.begun[0].actions] == [
         "drain engine",
@@ -116,7 +121,7 @@ def test_a_binding_trainer_gets_the_hybrid_and_the_gain_is_realised_later() -> N
     (proven,) = manager.resolve(step(8, 5.0))
     assert proven.realised is not None
     assert (proven.realised.gain_s_per_step, proven.realised.t_iter_s, proven.realised.cost_s) == (3.0, 5.0, 10.0)
-    assert replan(manager, 8).cost.total_s == 10.0, "the measured cost, not the prior"
+    assert comparison(manager, 8).cost.total_s == 10.0, "the measured cost, not the prior"
 
 
 def test_a_transition_that_failed_is_told_and_leaves_the_plan() -> None:
@@ -124,7 +129,7 @@ def test_a_transition_that_failed_is_told_and_leaves_the_plan() -> None:
     manager = planner(session)
     for number in range(4):
         manager.resolve(step(number))
-    replan(manager, 3)
+    comparison(manager, 3)
     session.end(applied=False)
     (ended,) = manager.resolve(step(4))
     assert ended.outcome is not None
@@ -139,7 +144,7 @@ def test_a_move_that_is_under_way_when_the_run_ends_is_abandoned_and_one_that_ha
         manager = planner(session)
         for number in range(4):
             manager.resolve(step(number))
-        replan(manager, 3)
+        comparison(manager, 3)
         if ended:
             session.end(applied=True)
         (resolved,) = manager.resolve(None)
@@ -152,7 +157,7 @@ def test_the_end_of_the_run_closes_a_window_that_is_not_full() -> None:
     manager = planner(session)
     for number in range(4):
         manager.resolve(step(number))
-    replan(manager, 3)
+    comparison(manager, 3)
     session.end(applied=True)
     manager.resolve(step(4))
     manager.resolve(step(5, 6.0))
@@ -167,11 +172,11 @@ def test_forecasts_are_compared_with_what_ran_and_a_lost_replica_changes_the_pla
     manager = planner(session, told)
     for number in range(4):
         manager.resolve(step(number, train_s=0.05, t_iter_s=0.1))
-    first = replan(manager, 3)
+    first = comparison(manager, 3)
     assert first.verdict is Verdict.KEEP
     for number in range(4, 9):
         manager.resolve(step(number, train_s=0.05, t_iter_s=10.0))
-    assert replan(manager, 8).forecast_error > 0.5, "the forecast was far below ten seconds"
+    assert comparison(manager, 8).forecast_error > 0.5, "the forecast was far below ten seconds"
     session.active = TRAINING
     manager.resolve(step(9))
     assert told == [effective(TRAINING)]
@@ -189,12 +194,12 @@ DIVIDED = validate_config(
 
 def test_a_run_without_hybrids_looks_at_other_degrees_at_the_cost_of_their_kind() -> None:
     session, told = Session(active=plan_of(DIVIDED)), list[Plan]()
-    manager = Replanner(DIVIDED, str(MODEL), session, session, told.append)
+    manager = Replanner(DIVIDED, evaluators(DIVIDED), session, session, told.append)
     for number in range(4):
         manager.resolve(step(number))
     comparisons = manager.propose(manager.profile(3))
-    assert [dict(replan.candidate.plan.rollout.engines) for replan in comparisons] == [{2: 2}, {4: 1}]
-    assert [replan.cost.total_s for replan in comparisons] == [45.0, 45.0]
+    assert [dict(comparison.candidate.plan.rollout.engines) for comparison in comparisons] == [{2: 2}, {4: 1}]
+    assert [comparison.cost.total_s for comparison in comparisons] == [45.0, 45.0]
     assert "kernels of" in comparisons[0].grounding
 
     other = comparisons[0].candidate.plan
@@ -216,7 +221,7 @@ def test_a_run_without_hybrids_looks_at_other_degrees_at_the_cost_of_their_kind(
 def test_a_fleet_for_which_there_is_no_other_degree_is_told() -> None:
     alone = DIVIDED.model_copy(update={"replanning": DIVIDED.replanning.model_copy(update={"repartition": False})})
     session = Session(active=plan_of(alone))
-    manager = Replanner(alone, str(MODEL), session, session)
+    manager = Replanner(alone, evaluators(alone), session, session)
     manager.resolve(step(0))
     with pytest.raises(ConfigError, match="nothing can move"):
         manager.propose(manager.profile(0))
@@ -232,11 +237,11 @@ def test_a_resumed_run_expects_what_transitions_cost_before() -> None:
     manager = planner(session)
     for number in range(4):
         manager.resolve(step(number))
-    replan(manager, 3)
+    comparison(manager, 3)
     session.end(applied=True)
     manager.resolve(step(4))
     resumed = planner(Session())
     resumed.resume(manager.experience)
     for number in range(4):
         resumed.resolve(step(number))
-    assert replan(resumed, 3).cost == cost_of(TransitionOutcome(plan=TRAINING, applied=True, phases=PHASES))
+    assert comparison(resumed, 3).cost == cost_of(TransitionOutcome(plan=TRAINING, applied=True, phases=PHASES))
