@@ -10,7 +10,8 @@ from libra_core.elastic.wire import DType, Head, Kind, Wire
 from libra_core.errors import ElasticError
 
 ITEMS = 4 << 20
-"""16 MB: more than loopback buffers take."""
+"""16 MB: far more than the buffers take."""
+BUFFER = 1 << 18
 
 
 def test_a_peer_that_reads_a_part_in_time_does_not_get_the_whole_deadline_for_the_next() -> None:
@@ -26,7 +27,10 @@ def test_a_peer_that_reads_a_part_in_time_does_not_get_the_whole_deadline_for_th
         done.wait(10.0)
 
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as ours:
+        # Buffers of a fixed size: those that grow by themselves took all of the second part on a host with much memory.
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
         peer, _ = listener.accept()
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
         reader = Thread(target=read_the_first, args=(peer,))
         reader.start()
         wire = Wire(ours, frame_deadline_s=1.0)
