@@ -124,13 +124,17 @@ def plan(
     config: ConfigArgument = QUICKSTART,
     overrides: SetOption = None,
     history: Annotated[Path | None, typer.Option(help="JSONL of finished trajectories to plan for.")] = None,
+    layout: Annotated[
+        list[str] | None, typer.Option(help="Forecast this one too: a file of layout keys, or training.layout.dp=2. Repeatable.")
+    ] = None,
+    write: Annotated[Path | None, typer.Option(help="Write the plan here; `libra train --set plan=FILE` runs it.")] = None,
     as_json: JsonOption = False,
     explain: Annotated[bool, typer.Option("--explain", help="List what was cut and why.")] = False,
 ) -> None:
     """Choose split, training layout and engines for a cluster, with a forecast; starts nothing."""
     from flows.command_line.plan import run_plan
 
-    run_plan(config, overrides or [], history=history, as_json=as_json, explain=explain)
+    run_plan(config, overrides or [], history=history, layout=layout or [], write=write, as_json=as_json, explain=explain)
 
 
 @app.command("route-eval")

@@ -14,6 +14,7 @@ from prefect.exceptions import TerminationSignal
 
 from flows.before_start import check_before_start
 from flows.guard import closed_undisturbed, kept_sigterm
+from flows.planned import planned
 from flows.processes.flow_runs import remember_open
 from flows.processes.watching import tell_watcher, watch_this_process
 from flows.start_report import StartReport
@@ -23,6 +24,7 @@ from libra_core.config import LibraConfig
 from libra_core.errors import LibraError, on_the_disk
 from libra_core.tracking.labels import run_labels
 from libra_core.tracking.open import OpenTracker, check_tracker, open_tracker
+from libra_core.tracking.planned import keep_plan
 from libra_core.tracking.recorder import Recorder, register_recorder
 from libra_core.tracking.run_folder import discard_run_folder, read_journal, remember_flow_run, update_journal
 from libra_core.tracking.run_owner import owned_run_folder
@@ -52,6 +54,8 @@ def training_run(config: LibraConfig) -> Iterator[TrainingRun]:
         LibraError: when something cannot be started; then no run folder is left behind either.
     """
     report = StartReport(Path(config.run.root))
+    chosen = planned(config)
+    config = chosen.config
     check_before_start(config, report)
     with ExitStack() as stack:
         close_undisturbed = stack.enter_context(closed_undisturbed())
@@ -59,6 +63,9 @@ def training_run(config: LibraConfig) -> Iterator[TrainingRun]:
         _make_known(config, run_dir)
         if config.run.resume is None:
             stack.enter_context(_discarded_on_error(run_dir))
+        if chosen.record is not None:
+            keep_plan(run_dir, chosen.record)
+            get_run_logger().info("%s", chosen.line)
         with on_the_disk(run_dir):
             forget_stop(run_dir)
             flow_run_id = str(runtime.flow_run.id or "")

@@ -10,6 +10,7 @@ from flows.before_start import check_before_start
 from flows.command_line.output import json_output
 from flows.command_line.terminal import terminal
 from flows.parameters import TrainParameters
+from flows.planned import planned
 from flows.stopping import STOPPED
 from flows.views.board import put_up
 from flows.views.console import BarBoard, PlainBoard, make_board, summary_table, where_to_read
@@ -21,8 +22,11 @@ from libra_core.errors import ConfigError, NumericsError
 
 def run_training(parameters: TrainParameters, *, as_json: bool) -> int:
     """Returns the exit status; raises `LibraError` and `KeyboardInterrupt` after everything is closed."""
-    config = parameters.load()
+    chosen = planned(parameters.load(), parameters.config)
+    config = chosen.config
     with json_output(as_json) as emit:
+        if chosen.line:
+            terminal(stderr=True).print(chosen.line, highlight=False, soft_wrap=True)
         with _board(Path(config.run.root)) as board:
             check_before_start(config, board.phase)
             process_environment(Path(config.run.root), quiet=True)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from flows.command_line.output import json_output
 from flows.command_line.terminal import terminal
+from flows.planned import planned
 from libra_core.config import load_config
 from libra_core.errors import LibraError
 from libra_core.preflight.finding import Finding
@@ -31,9 +32,19 @@ def run_checks(config_path: Path, overrides: list[str]) -> list[Finding]:
     try:
         config = load_config(config_path, overrides)
     except LibraError as error:
-        sentence, _, remedy = str(error).partition("; ")
-        return [Finding(name="config", ok=False, sentence=sentence, remedy=remedy or None)]
-    return [Finding(name="config", ok=True, sentence=f"{config_path} can be read"), *preflight(config)]
+        return [_failed("config", error)]
+    results = [Finding(name="config", ok=True, sentence=f"{config_path} can be read")]
+    try:
+        chosen = planned(config)
+    except LibraError as error:
+        return [*results, _failed("plan", error)]
+    results += [Finding(name="plan", ok=True, sentence=chosen.line)] if chosen.line else []
+    return [*results, *preflight(chosen.config)]
+
+
+def _failed(name: str, error: LibraError) -> Finding:
+    sentence, _, remedy = str(error).partition("; ")
+    return Finding(name=name, ok=False, sentence=sentence, remedy=remedy or None)
 
 
 def line(finding: Finding, width: int) -> str:

@@ -79,6 +79,13 @@ def runner_up_table(report: PlanReport) -> Table:
     return table
 
 
+def named_line(named: Candidate, best: Candidate) -> str:
+    """A layout that was asked about, beside the best."""
+    seconds, slower = named.forecast.t_iter_s, named.forecast.t_iter_s / best.forecast.t_iter_s - 1
+    where = f"training on {layout_text(named)}, rollout on {fleet_text(named)}, {mode_text(named)}"
+    return f"layout       {where}: T_iter {seconds:.1f} s ({slower:+.1%} against the best), {named.forecast.terms.binding} binds"
+
+
 def verdict_lines(report: PlanReport, loaded: LoadedProblem, solve_s: float) -> list[str]:
     """What binds, what would relax it, and how far to trust it."""
     best = report.best

@@ -58,6 +58,11 @@ def checked(values: Mapping[str, Any], kind: type[Checked], where: str) -> Check
         raise ConfigError(f"{where}: {name or 'file'}: {detail['msg'][:1].lower() + detail['msg'][1:]}") from None
 
 
+def changed_config(config: LibraConfig, changes: Mapping[str, Any]) -> LibraConfig:
+    """With these keys instead; what was never set stays so. Raises `ConfigError` where they do not go together."""
+    return validate_config(_merge(config.model_dump(exclude_unset=True), changes))
+
+
 def resolved_yaml(config: LibraConfig) -> str:
     """The complete configuration with every default filled in."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)

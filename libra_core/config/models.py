@@ -5,6 +5,7 @@ from pydantic import model_validator
 from libra_core.config.base import Section, Seed
 from libra_core.config.elastic import ElasticConfig, ReplanningConfig
 from libra_core.config.model import ModelConfig
+from libra_core.config.paths import PlanPath
 from libra_core.config.planner import PlannerConfig
 from libra_core.config.rollout import RolloutConfig
 from libra_core.config.routing import BUCKET_POLICIES, RoutingConfig
@@ -18,6 +19,9 @@ class LibraConfig(Section):
     """One training run."""
 
     seed: Seed = 0
+    plan: PlanPath | None = None
+    """`auto`: mode, split, layouts and kind of step are planned when the run starts; a path: they are those of a plan that
+    `libra plan --write` wrote. Unset: as `rollout`, `training` and `elastic` say."""
     run: RunConfig = RunConfig()
     backend: BackendConfig = BackendConfig()
     model: ModelConfig = ModelConfig()

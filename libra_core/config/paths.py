@@ -33,10 +33,14 @@ class PathKind:
     """Read by the run, else written."""
     shipped: str | None = None
     """Folder of `configs/` whose files may be named without a path."""
+    word: str | None = None
+    """That may stand in place of a path."""
 
 
 InputPath = Annotated[str, PathKind(read=True)]
 OutputPath = Annotated[str, PathKind(read=False)]
+PLAN_AUTO = "auto"
+PlanPath = Annotated[str, PathKind(read=True, word=PLAN_AUTO)]
 
 
 def _of_shipped(folder: str) -> AfterValidator:
@@ -115,6 +119,8 @@ def place_paths(values: dict[str, Any], model: type[BaseModel], folder: Path) ->
 
 
 def _placed(text: str, kind: PathKind, folder: Path, key: str) -> str:
+    if text == kind.word:
+        return text
     path = expanded(text, key)
     if not kind.read or os.path.isabs(path):
         return path

@@ -23,9 +23,10 @@ class PlannerConfig(Section):
     model: ModelPath | None = None
     """Model facts: a name in `configs/model`, an HF folder or a `config.json`. Unset: `model.path`."""
     history: InputPath | None = None
-    """JSONL of finished trajectories; unset: lengths generated after `lengths`."""
+    """JSONL of finished trajectories, where no earlier run under `run.root` had this workload; unset: `lengths`."""
     lengths: Literal["r2e_gym", "search_r1", "dapo_math"] = "r2e_gym"
-    """Which generated lengths stand in for a history (`docs/planner.md`)."""
+    """Which generated lengths stand in for a history (`docs/planner.md`). Not set: those of the workload, shortened to what
+    `rollout` allows."""
     half_life_steps: float = Field(default=10.0, gt=0)
     """A trajectory that is so many optimizer steps older counts half."""
     modes: tuple[Literal["asynchronous", "colocated"], ...] = Field(default=("asynchronous", "colocated"), min_length=1)

@@ -6,7 +6,7 @@
 (docs/references.md#the-paper). None is a measurement.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from libra_core.types.lengths import LengthRecord
 
 _SEED = 0
 _GROUP = 16
-_ROOM_FOR_ANSWER = 600
+_ROOM_FOR_ANSWER = 600 / 40960
+"""Of the longest trajectory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,23 @@ class LengthLaw:
     prompt_share: float = 0.5
     """Share of the variance between trajectories that belongs to the prompt."""
     longest_tokens: int = 40960
+
+    def within(self, longest_tokens: int, most_turns: int) -> "LengthLaw":
+        """The same shape where no trajectory may be longer; a first estimate, and no more."""
+        share = min(1.0, longest_tokens / self.longest_tokens)
+        return replace(
+            self,
+            prompt_tokens=self.prompt_tokens * share,
+            turn_tokens=self.turn_tokens * share,
+            tool_tokens=self.tool_tokens * share,
+            most_turns=min(self.most_turns, most_turns),
+            longest_tokens=round(self.longest_tokens * share),
+        )
+
+    @property
+    def cut_tokens(self) -> int:
+        """Where a trajectory ends that is about to be too long."""
+        return round(self.longest_tokens * (1 - _ROOM_FOR_ANSWER))
 
 
 LAWS = {
@@ -72,8 +90,8 @@ def _record(law: LengthLaw, random: np.random.Generator, prompt: int, turns: int
     returned = np.minimum(law.tool_tokens * np.exp(law.tool_tokens_sigma * random.normal(size=turns)), 8000).astype(int)
     waited = np.minimum(law.tool_s * np.exp(law.tool_sigma * random.normal(size=turns)), law.most_tool_s)
     upto = prompt + np.cumsum(generated + returned)
-    kept = max(1, min(turns, int(np.searchsorted(upto, law.longest_tokens - _ROOM_FOR_ANSWER))))
-    longest = law.longest_tokens - _ROOM_FOR_ANSWER - prompt
+    kept = max(1, min(turns, int(np.searchsorted(upto, law.cut_tokens))))
+    longest = law.cut_tokens - prompt
     return LengthRecord(
         prompt_tokens=prompt,
         generated_tokens=tuple(np.minimum(generated[:kept], max(longest, 8)).tolist()),

@@ -11,7 +11,6 @@ from libra_core.costs.api import (
     load_model,
     publication_time,
 )
-from libra_core.errors import ConfigError
 from libra_core.planning.confusion import RouterSkill
 from libra_core.planning.example_lengths import LAWS, example_records
 from libra_core.planning.history_file import read_history
@@ -41,15 +40,41 @@ class LoadedProblem:
 
 def load_problem(config: LibraConfig, history: Path | None = None) -> LoadedProblem:
     """Read what `planner` names; `history` goes before `planner.history`. Raises `ConfigError`."""
-    named = config.planner.model or config.model.path
-    if named is None:
-        raise ConfigError("planner.model is unset and so is model.path; name one, for example planner.model=qwen3_14b")
-    model = load_model(named)
+    model = planned_model(config)
     costs = run_costs(config, model)
     path = history or (Path(config.planner.history) if config.planner.history else None)
-    records = read_history(path) if path else example_records(LAWS[config.planner.lengths], _EXAMPLES)
-    source = str(path) if path else f"generated after {config.planner.lengths}"
+    records, source = (read_history(path), str(path)) if path else _first_estimate(config)
     return LoadedProblem(problem=problem_of(config, records, costs, model), costs=costs, model=model, lengths_source=source)
+
+
+def planned_model(config: LibraConfig) -> ModelFacts:
+    """`planner.model`, else the model that trains, also an embedded policy that is not made yet. Raises `ConfigError`."""
+    named = config.planner.model or config.model.path
+    if named is not None:
+        return load_model(named)
+    tiny = config.model.tiny
+    return ModelFacts(
+        name=f"embedded policy ({tiny.num_layers} layers, hidden {tiny.hidden_size})",
+        num_layers=tiny.num_layers,
+        hidden_size=tiny.hidden_size,
+        num_heads=tiny.num_heads,
+        num_kv_heads=tiny.num_kv_heads,
+        head_dim=tiny.hidden_size // tiny.num_heads,
+        ffn_size=tiny.ffn_size,
+        vocab_size=tiny.vocab_size,
+        tied_embeddings=True,
+        qk_norm=True,
+        max_positions=tiny.max_positions,
+    )
+
+
+def _first_estimate(config: LibraConfig) -> tuple[list[LengthRecord], str]:
+    """After the law that is named; where none is, after the workload's own, within the lengths that the run allows."""
+    named, kind, limits = config.planner.lengths, config.workload.kind, config.rollout
+    if "lengths" in config.planner.model_fields_set or kind not in LAWS:
+        return example_records(LAWS[named], _EXAMPLES), f"generated after {named}"
+    law = LAWS[kind].within(limits.max_context_tokens, limits.max_turns)
+    return example_records(law, _EXAMPLES), f"generated after {kind}, within {limits.max_context_tokens:,} tokens"
 
 
 def problem_of(config: LibraConfig, records: Sequence[LengthRecord], costs: RunCosts, model: ModelFacts) -> PlanningProblem:

@@ -25,6 +25,7 @@ from libra_core.tracking.decisions import (
 from libra_core.tracking.ledger import decision_metrics, flat_row, ledger_summary, ledger_tags, resolved_metrics
 from libra_core.tracking.lengths import LengthLog
 from libra_core.tracking.metrics import iteration_metrics
+from libra_core.tracking.planned import PLAN_NAME, RECORD_NAME, plan_outcome
 from libra_core.tracking.run_folder import read_journal, update_journal
 from libra_core.tracking.summary import SUMMARISED, RunPlace, RunSummary, summarise
 from libra_core.tracking.trace import FILE_NAME as TRACE_FILE
@@ -155,6 +156,7 @@ class Recorder:
         summary = replace(
             summarise(rows, place, heldout),
             trajectories=dict(trajectories or {}),
+            plan=plan_outcome(self.run_dir, rows),
             replanning=ledger_summary(read_decisions(self.run_dir), self._replanning_s, float(rows[-1]["progress/wall_s"])),
         )
         self._tracker.log_metrics(summary.metrics(), step=int(rows[-1]["step"]))
@@ -179,7 +181,7 @@ class Recorder:
         if ledger:
             self._tracker.log_table("decisions", [flat_row(row) for row in ledger])
         self._trace.close()
-        for name in ("config.yaml", jsonl.FILE_NAME, TRACE_FILE, LEDGER_FILE):
+        for name in ("config.yaml", RECORD_NAME, PLAN_NAME, jsonl.FILE_NAME, TRACE_FILE, LEDGER_FILE):
             if (self.run_dir / name).exists():
                 self._tracker.log_file(self.run_dir / name)
 

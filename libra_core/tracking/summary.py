@@ -47,6 +47,8 @@ class RunSummary:
     """What became of the trajectories of all steps, counted by id; `lost` and `doubled` are 0."""
     replanning: dict[str, Any] = field(default_factory=dict[str, Any])
     """Looks at the plan, the time that they took, and predicted and realised gain of what was applied."""
+    plan: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Of a run that was planned: forecast and measured T_iter of the steady state, and forecast over measured."""
     stopped_early: bool = False
     """By `libra stop`; the run can be resumed."""
     mlflow_run_id: str | None = None
@@ -57,9 +59,8 @@ class RunSummary:
 
     def metrics(self) -> dict[str, float]:
         """`summary/*` and `heldout/*`, for comparison between runs."""
-        values = {
-            key: value for key, value in asdict(self).items() if isinstance(value, int | float) and not isinstance(value, bool)
-        }
+        every = asdict(self) | {f"plan_{key}": value for key, value in self.plan.items()}
+        values = {key: value for key, value in every.items() if isinstance(value, int | float) and not isinstance(value, bool)}
         return {f"summary/{key}": float(value) for key, value in values.items()} | {
             f"heldout/{key}": value for key, value in self.heldout.items()
         }

@@ -64,7 +64,7 @@ def test_a_faster_plan_that_is_not_run_is_a_note_beside_the_best_that_is() -> No
 
 def test_a_cluster_on_which_nothing_runs_has_no_plan() -> None:
     with pytest.raises(ResourceError, match=r"no plan that this version runs fits 8 GPUs; .* would take .* s \(colocated mode"):
-        plan_resources(load_problem(validate_config(base("qwen3_14b", "gpu", 8, 8))).problem)
+        plan_resources(load_problem(validate_config(base("qwen3_14b", "gpu", 8, 8, lengths="r2e_gym"))).problem)
 
 
 def test_a_model_that_no_session_trains_has_a_plan_that_says_so() -> None:
