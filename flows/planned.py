@@ -27,7 +27,7 @@ _NODE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class PlanRequest:
     """A configuration with the cluster and costs that it is planned for, and its loaded problem."""
 
     config: LibraConfig
@@ -43,14 +43,14 @@ class Planned:
     line: str = ""
 
 
-def question_of(config: LibraConfig, history: Path | None = None) -> Question:
+def plan_request(config: LibraConfig, history: Path | None = None) -> PlanRequest:
     """Lengths: `history`, else those of an earlier run of the workload, else `planner.history`, else a first estimate.
 
     Where `planner` names no cluster it is the GPUs that the configuration uses; where it names no profile, the calibration under
     the run root.
     """
     config = _with_calibration(_with_cluster(config))
-    return Question(config=config, loaded=load_problem(config, history or earlier_lengths(config)))
+    return PlanRequest(config=config, loaded=load_problem(config, history or earlier_lengths(config)))
 
 
 def planned(config: LibraConfig, config_name: str = "CONFIG") -> Planned:
@@ -63,17 +63,17 @@ def planned(config: LibraConfig, config_name: str = "CONFIG") -> Planned:
     if config.plan is None:
         return Planned(config=config)
     asked = _asked(config)
-    question = question_of(config)
-    loaded = question.loaded
+    request = plan_request(config)
+    loaded = request.loaded
     report = plan_resources(loaded.problem)
-    made = made_for(question.config, loaded)
+    made = made_for(request.config, loaded)
     if asked == PLAN_AUTO:
         if report.against:
             raise ConfigError(f"plan = auto: no plan that this version runs was found: {'; '.join(report.against)}")
         fragment, chosen = fragment_of(report.best, loaded.problem.train_shape), report.best
     else:
         fragment, chosen = read_plan(Path(asked), made), None
-    runs = with_fragment(question.config, fragment, f"plan = {asked}")
+    runs = with_fragment(request.config, fragment, f"plan = {asked}")
     chosen = chosen or forecast_named(loaded.problem, runs)
     others = report.runner_ups if chosen is report.best else (report.best, *report.runner_ups)
     values = {"asked": asked, "made_for": asdict(made), "staleness": config.rollout.staleness}

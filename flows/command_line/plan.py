@@ -8,7 +8,7 @@ from rich.console import Console
 
 from flows.command_line.output import json_output
 from flows.command_line.terminal import terminal
-from flows.planned import Question, candidate_json, named_layout, plan_json, question_of
+from flows.planned import PlanRequest, candidate_json, named_layout, plan_json, plan_request
 from flows.views.plan_view import explanation, forecast_table, named_line, node_map, runner_up_table, verdict_lines
 from libra_core.config import load_config
 from libra_core.errors import ConfigError, on_the_disk
@@ -31,14 +31,14 @@ def run_plan(
     explain: bool = False,
 ) -> None:
     """Raises `LibraError` when the configuration is wrong or nothing is feasible."""
-    question = question_of(load_config(config_path, overrides), history)
-    loaded = question.loaded
-    named = forecast_named(loaded.problem, named_layout(question.config, layout)) if layout else None
+    request = plan_request(load_config(config_path, overrides), history)
+    loaded = request.loaded
+    named = forecast_named(loaded.problem, named_layout(request.config, layout)) if layout else None
     started = time.perf_counter()
     report = plan_resources(loaded.problem)
     solve_s = time.perf_counter() - started
     if write is not None:
-        _write(write, report, question, config_path)
+        _write(write, report, request, config_path)
     with json_output(as_json) as emit:
         if not as_json:
             _show(terminal(), report, loaded, solve_s, explain=explain)
@@ -49,10 +49,10 @@ def run_plan(
         emit(plan_json(report, loaded, solve_s) | extra | ({"written": str(write)} if write else {}))
 
 
-def _write(path: Path, report: PlanReport, question: Question, config_path: Path) -> None:
+def _write(path: Path, report: PlanReport, request: PlanRequest, config_path: Path) -> None:
     if report.against:
         raise ConfigError(f"nothing is written to {path}, since no run could start with it: {'; '.join(report.against)}")
-    text = plan_text(report.best, question.loaded, made_for(question.config, question.loaded), str(config_path))
+    text = plan_text(report.best, request.loaded, made_for(request.config, request.loaded), str(config_path))
     with on_the_disk(path):
         write_atomically(path, text)
 

@@ -33,7 +33,6 @@ REFERENCES = "docs/references.md"
 ELSEWHERE = {
     "config.yaml": "every run folder has one",
     "plan.yaml": "a run folder that was planned has one",
-    "calibration.yaml": "a file of a run root",
     "other.yaml": "a name in an example",
     "a100_sxm.yaml": "a file of aiconfigurator",
     "h100_sxm.yaml": "a file of aiconfigurator",

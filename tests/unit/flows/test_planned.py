@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.parameters import TrainParameters
-from flows.planned import planned, question_of
+from flows.planned import plan_request, planned
 from libra_core.config import LibraConfig, load_config, plan_of
 from libra_core.errors import ConfigError, ResourceError
 from libra_core.planning.joint_search import plan_resources
@@ -40,7 +40,7 @@ def test_no_plan_is_asked_for_and_nothing_changes(tmp_path: Path) -> None:
 
 def test_auto_runs_what_the_planner_chose_on_the_gpus_of_the_configuration(tmp_path: Path) -> None:
     chosen = planned(quickstart(tmp_path, "plan=auto"))
-    report = plan_resources(question_of(quickstart(tmp_path)).loaded.problem)
+    report = plan_resources(plan_request(quickstart(tmp_path)).loaded.problem)
     assert chosen.config.plan is None
     assert plan_of(chosen.config) == report.best.plan
     assert chosen.config.rollout.mode == report.best.mode.value
@@ -113,9 +113,9 @@ def test_lengths_come_from_the_newest_earlier_run_of_the_same_workload(tmp_path:
     for folder in (same, different):
         (folder / "lengths.jsonl").write_text(LINE * 4)
     (damaged / "lengths.jsonl").write_text("[]\n" * 9)
-    assert question_of(config).loaded.lengths_source == str((same / "lengths.jsonl").resolve())
+    assert plan_request(config).loaded.lengths_source == str((same / "lengths.jsonl").resolve())
     (same / "lengths.jsonl").write_text(LINE * 3)
-    assert "generated after search_r1" in question_of(config).loaded.lengths_source, "less than a batch says too little"
+    assert "generated after search_r1" in plan_request(config).loaded.lengths_source, "less than a batch says too little"
 
 
 def test_a_resumed_run_keeps_the_plan_that_it_chose(tmp_path: Path) -> None:
@@ -140,9 +140,9 @@ def test_a_layout_that_is_named_is_forecast_beside_the_best(tmp_path: Path) -> N
 
 
 def test_a_layout_that_does_not_fit_is_one_sentence(tmp_path: Path) -> None:
-    question = question_of(load_config(SIMULATED, [f"run.root={tmp_path}", "training.layout={tp: 1, dp: 2}"]))
+    request = plan_request(load_config(SIMULATED, [f"run.root={tmp_path}", "training.layout={tp: 1, dp: 2}"]))
     with pytest.raises(ConfigError, match="does not run here"):
-        forecast_named(question.loaded.problem, question.config)
+        forecast_named(request.loaded.problem, request.config)
 
 
 def test_the_form_of_the_deployment_takes_it(tmp_path: Path) -> None:
