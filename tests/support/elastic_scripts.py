@@ -149,7 +149,7 @@ def _core_step(trainer: Any, step: int, run: tuple[SampleBook, str, CoreScript, 
         given = _train_again(trainer, step, book, numbers)
     report = trainer.finish_step()
     last = exchange.last
-    back = book.take_back(step, last.counted)
+    back = book.resolve(step, last.counted)
     assert sorted(back) == ([] if script.retrain else sorted(numbers[index] for index in last.lost_sequences))
     return StepRecord(
         counted=tuple(sorted(last.counted)),

@@ -115,12 +115,12 @@ class CoreExchange:
         """Wait for the active replicas, agree, and add what counts to the gradients and sums of the step."""
         waited_s = self._endpoint.collect(self.active, step.version) if self._endpoint else 0.0
         self._held = self._hold(step)
-        contribution = self._agree(step.version)
-        counted = {slot: epoch for slot, epoch in self.active.items() if contribution[slot].contributed == epoch}
+        agreed = self._agree(step.version)
+        counted = {slot: epoch for slot, epoch in self.active.items() if agreed[slot].contributed == epoch}
         dropped = tuple(sorted(self.active.keys() - counted.keys()))
-        self._following = {slot: verdict.follows for slot, verdict in enumerate(contribution) if verdict.follows}
-        self._wants = {slot: verdict.wants_snapshot for slot, verdict in enumerate(contribution) if verdict.wants_snapshot}
-        self._next = {slot: verdict.stays for slot, verdict in enumerate(contribution) if verdict.stays and slot not in dropped}
+        self._following = {slot: verdict.follows for slot, verdict in enumerate(agreed) if verdict.follows}
+        self._wants = {slot: verdict.wants_snapshot for slot, verdict in enumerate(agreed) if verdict.wants_snapshot}
+        self._next = {slot: verdict.stays for slot, verdict in enumerate(agreed) if verdict.stays and slot not in dropped}
         self._drop_the_broken(dropped)
         lost = sorted(number for slot in dropped for number in step.given[self.replica_of(slot)])
         step.trained = set(range(len(step.loads))) - {self.replica_of(slot) for slot in dropped}

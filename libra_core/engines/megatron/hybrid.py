@@ -203,7 +203,7 @@ class HybridReplica:
         flat.spread_masters(model)
         (adam_steps,) = parts[0].head.ints
         checkpoint.set_adam_steps(model, adam_steps)
-        self._trainer.progress = checkpoint.Progress(version=PolicyVersion(parts[0].head.step), adam_steps=adam_steps)
+        self._trainer.progress = checkpoint.PolicyProgress(version=PolicyVersion(parts[0].head.step), adam_steps=adam_steps)
 
     def _advance(self, end_s: float) -> None:
         """Apply the next result. Older ones, of steps that the snapshot holds already, are passed over."""

@@ -47,7 +47,7 @@ class MegatronTrainer:
         self.facts = read_model_facts(spec.model_path)
         check_divides(self.facts, layout=spec.training.layout)
         torch.manual_seed(spec.seed)
-        self.progress = checkpoint.Progress(version=PolicyVersion(0))
+        self.progress = checkpoint.PolicyProgress(version=PolicyVersion(0))
         self._step: OpenStep | None = None
         self.contributions: StepContributions | None = None
         """Of the step that was finished last by this process."""
@@ -135,7 +135,7 @@ class MegatronTrainer:
         step = self._take_step("finish_step")
         rate = learning_rate(self.spec.training.optimizer, self.policy_version)
         report = self.accumulator.finish(step, learning_rate=rate)
-        self.progress = checkpoint.Progress(
+        self.progress = checkpoint.PolicyProgress(
             version=report.policy_version,
             adam_steps=self.progress.adam_steps + (not report.skipped),
             batch_id=step.batch_id,
