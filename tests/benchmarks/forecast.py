@@ -50,7 +50,8 @@ def main() -> None:
         folder = build_engine_model(Path(temporary) / "model", seed=0, shape=SHAPE)
         meter = EngineMeter(calibration_spec(folder, 1), vocab_size=SHAPE.vocab_size, log=folder.parent / "engine.log")
         with closing(meter):
-            law = measure(meter, 1, grid, say).law
+            fit = measure(meter, 1, grid, say)
+            law = fit.law
             limits = EngineLimits(kv_tokens=law.kv_tokens, max_num_seqs=TRAJECTORIES)
             lengths = [spread_lengths(seed) for seed in range(options.batches)]
             visits = [[run_batch(meter, *pair) for pair in lengths] for _ in range(options.visits)]
@@ -65,8 +66,8 @@ def main() -> None:
     result = {
         "machine": platform.processor() or platform.machine(),
         "clock": "CPU seconds of the engine process",
-        "decode_held_out_median_error": law.held_out_median_error,
-        "decode_cells": law.num_cells,
+        "decode_held_out_median_error": fit.held_out_median_error,
+        "decode_cells": fit.num_cells,
         "makespan_worst_error": max(errors),
         "makespan_median_error": float(np.median(errors)),
         "rows": rows,
