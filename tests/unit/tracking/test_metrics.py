@@ -2,6 +2,7 @@ import json
 import math
 from pathlib import Path
 
+from libra_core.tracking.jsonl import append_metrics, read_metrics
 from libra_core.tracking.metrics import METRICS, iteration_metrics, metrics_markdown
 from libra_core.types.forecast import ForecastCheck, StepForecast
 from support.reports import iteration_report, publication_report, reward_report, update_report
@@ -73,3 +74,10 @@ def test_every_kind_of_prompt_has_a_metric_of_its_own_in_any_script() -> None:
     assert found["reward/kind_数学_mean"] == 0.1
     assert {"reward/kind_two_hop_mean", "reward/kind_two_hop_2_mean"} <= found.keys()
     assert all(len(name) <= 250 for name in found)
+
+
+def test_rows_of_an_earlier_version_are_read_under_the_names_of_today(tmp_path: Path) -> None:
+    append_metrics(tmp_path, 0, {"account/trainer_busy_s": 1.5, "train/loss": 0.5})
+    append_metrics(tmp_path, 1, {"time/trainer_busy_s": 2.5})
+    assert [row.get("time/trainer_busy_s") for row in read_metrics(tmp_path)] == [1.5, 2.5]
+    assert not any(name.startswith("account/") for row in read_metrics(tmp_path) for name in row)
