@@ -14,7 +14,7 @@ def _check_of_the_makefile() -> str:
 
 def test_every_hook_is_a_part_of_the_check() -> None:
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
-    assert len(hooks) == 5
+    assert len(hooks) == 7
     for hook in hooks:
         assert hook["entry"].removesuffix(" --force-exclude") in _check_of_the_makefile(), hook["id"]
 
