@@ -6,9 +6,9 @@ from pathlib import Path
 
 from libra_core.config import LibraConfig
 from libra_core.config.loading import load_config
-from libra_core.costs.api import ModelFacts, load_model
 from libra_core.errors import ConfigError
 from libra_core.planning.history_file import read_history
+from libra_core.planning.loading import trained_model
 from libra_core.planning.run_costs import run_costs
 from libra_core.simulation.study.recorded import RecordedRun, recorded_run
 from libra_core.tracking.jsonl import read_metrics
@@ -31,28 +31,10 @@ def read_run(folder: Path) -> RecordedRun:
 def engine_laws(config: LibraConfig, records: Sequence[LengthRecord]) -> dict[int, EngineLaw]:
     """By degree, as plans believe: this host's calibration where the configuration names one, else sums of kernels. What each
     prefill costs whatever its length is spread over the tokens that arrive with a turn."""
-    laws = run_costs(config, _model(config)).engines
+    laws = run_costs(config, trained_model(config)).engines
     prefills = max(sum(len(record.generated_tokens) for record in records), 1)
     arriving = max(sum(record.prompt_tokens + sum(record.tool_tokens) for record in records) / prefills, 1.0)
     return {
         tp: replace(law, prefill_a_s=0.0, prefill_b_s_per_token=law.prefill_b_s_per_token + law.prefill_a_s / arriving)
         for tp, law in ((group.tp, laws[group.tp]) for group in config.rollout.engines)
     }
-
-
-def _model(config: LibraConfig) -> ModelFacts:
-    """The embedded policy has no folder before it is made, but its shape is in the configuration."""
-    if config.model.path is not None:
-        return load_model(config.model.path)
-    tiny = config.model.tiny
-    return ModelFacts(
-        name="tiny",
-        num_layers=tiny.num_layers,
-        hidden_size=tiny.hidden_size,
-        num_heads=tiny.num_heads,
-        num_kv_heads=tiny.num_kv_heads,
-        head_dim=tiny.hidden_size // tiny.num_heads,
-        ffn_size=tiny.ffn_size,
-        vocab_size=tiny.vocab_size,
-        tied_embeddings=True,
-    )

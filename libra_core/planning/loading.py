@@ -48,10 +48,14 @@ def load_problem(config: LibraConfig, history: Path | None = None) -> LoadedProb
 
 
 def planned_model(config: LibraConfig) -> ModelFacts:
-    """`planner.model`, else the model that trains, also an embedded policy that is not made yet. Raises `ConfigError`."""
-    named = config.planner.model or config.model.path
-    if named is not None:
-        return load_model(named)
+    """`planner.model`, else the model that trains. Raises `ConfigError`."""
+    return load_model(config.planner.model) if config.planner.model is not None else trained_model(config)
+
+
+def trained_model(config: LibraConfig) -> ModelFacts:
+    """Of `model.path`, or of the embedded policy, whose shape is in the configuration before it is made."""
+    if config.model.path is not None:
+        return load_model(config.model.path)
     tiny = config.model.tiny
     return ModelFacts(
         name=f"embedded policy ({tiny.num_layers} layers, hidden {tiny.hidden_size})",

@@ -44,64 +44,56 @@ class Engine:
     awaited: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offered:
-    """It has started and may serve. A replacement, for which nobody waits, comes too late when it was withdrawn meanwhile."""
+@dataclass(frozen=True, kw_only=True)
+class OfOne:
+    """An event or an effect that is about one engine."""
 
     engine_id: EngineId
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offered(OfOne):
+    """It has started and may serve. A replacement, for which nobody waits, comes too late when it was withdrawn meanwhile."""
+
     awaited: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+@dataclass(frozen=True, kw_only=True)
+class Loaded(OfOne):
     """It has the weights of this version; None before the first publication, when all start alike."""
 
-    engine_id: EngineId
     version: PolicyVersion | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
+@dataclass(frozen=True, kw_only=True)
+class Failed(OfOne):
     """It died, hangs, or took no weights."""
 
-    engine_id: EngineId
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Withdrawn:
+class Withdrawn(OfOne):
     """Its place is wanted."""
 
-    engine_id: EngineId
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GivenUp:
+class GivenUp(OfOne):
     """Who waited until it serves waits no longer; allowed at any time, since it has not served."""
 
-    engine_id: EngineId
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drained:
+class Drained(OfOne):
     """It holds nothing any more, or its time to drain is over."""
 
-    engine_id: EngineId
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplacementEnded:
+class ReplacementEnded(OfOne):
     """A replacement of this lost engine was offered, or there is none."""
 
-    engine_id: EngineId
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PublicationBegan:
     token: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PublicationEnded:
     """Also of one that never began."""
 
@@ -112,40 +104,29 @@ OfEngine = Offered | Loaded | Failed | Withdrawn | GivenUp | Drained | Replaceme
 Event = OfEngine | PublicationBegan | PublicationEnded
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Serve:
+class Serve(OfOne):
     """Turns may bind to it."""
 
-    engine_id: EngineId
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Withdraw:
+class Withdraw(OfOne):
     """No turn binds to it; it can still hand over what it holds."""
 
-    engine_id: EngineId
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forget:
+class Forget(OfOne):
     """It holds nothing for anybody."""
 
-    engine_id: EngineId
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replace:
+@dataclass(frozen=True, kw_only=True)
+class Replace(OfOne):
     """Ask the controller for another one in its place."""
 
-    engine_id: EngineId
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+@dataclass(frozen=True, kw_only=True)
+class Answer(OfOne):
     """To who waits until it serves; an empty `error`: it does."""
 
-    engine_id: EngineId
     error: str = ""
 
 
