@@ -59,7 +59,9 @@ QUICKSTART = Path("configs/experiment/quickstart.yaml")
 ConfigArgument = Annotated[Path, typer.Argument(help="YAML file of the run, or the name of one that Libra ships.")]
 OptionalConfig = Annotated[
     Path | None,
-    typer.Argument(help="YAML file of the run, or the name of one that Libra ships; the quickstart with --set alone."),
+    typer.Argument(
+        help="YAML of the run, or the name of one that Libra ships; with --resume the run's own, with --set alone the quickstart."
+    ),
 ]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="Change a value, for example training.steps=10. Repeatable.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="End stdout with one JSON object; logs go to stderr.")]
@@ -84,14 +86,31 @@ def train(
     from flows.parameters import TrainParameters
     from libra_core.errors import ConfigError
 
-    if config is None and (resume or not overrides):
-        raise ConfigError("name a configuration, for example `libra train quickstart`; only with --set it may be left out")
+    if config is None and not resume and not overrides:
+        raise ConfigError(
+            "name a configuration, for example `libra train quickstart`; only with --set or --resume it may be left out"
+        )
     parameters = TrainParameters(
-        config=str(config or QUICKSTART), overrides=overrides or [], resume=str(resume) if resume else None
+        config=str(config or (_own_configuration(resume) if resume else QUICKSTART)),
+        overrides=overrides or [],
+        resume=str(resume) if resume else None,
     )
     status = run_training(parameters, as_json=as_json)
     if status:
         raise typer.Exit(status)
+
+
+def _own_configuration(resume: Path) -> Path:
+    """What the run was started with, overrides included."""
+    from libra_core.config.runtime import RunConfig
+    from libra_core.errors import ConfigError
+
+    folder = RunConfig(resume=str(resume)).resumed_folder
+    if folder is None or not (folder / "config.yaml").is_file():
+        raise ConfigError(
+            f"{resume} is no run folder: no config.yaml lies in {folder}; name a run folder, or its configuration too"
+        )
+    return folder / "config.yaml"
 
 
 @app.command()

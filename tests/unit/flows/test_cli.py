@@ -47,6 +47,17 @@ def test_resume_of_nothing_is_refused(tmp_path: Path) -> None:
     assert "not valid YAML" in err
 
 
+def test_a_run_goes_on_with_its_own_configuration_where_none_is_named(tmp_path: Path) -> None:
+    code, _, err = _run("train", "--resume", str(tmp_path))
+    assert code == 2
+    assert f"{tmp_path} is no run folder: no config.yaml lies in {tmp_path}" in err
+    (tmp_path / "config.yaml").write_text("sed: 1\n")
+    for named in (tmp_path, tmp_path / "checkpoints" / "step-000002"):
+        code, _, err = _run("train", "--resume", str(named))
+        assert code == 2
+        assert "did you mean seed?" in err, "the run's own file was read"
+
+
 def test_config_show_fills_in_defaults(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("seed: 5\n")
     code, out, _ = _run("config", "show", str(tmp_path / "a.yaml"), "--set", "training.steps=3")
