@@ -1,7 +1,8 @@
 """The one replan loop: observe steps, compare forecasts with them, decide, apply, and say what became of each decision.
 
-Real and simulated sessions and the study drive it. They differ in where their observations and forecasts come from and in who
-carries a move out (`Mover`), not in what is remembered of the rounds before or in the rule. Pure but for what the mover does.
+A session (`planning/replanner.py`) and the study (`simulation/study/controllers.py`) drive it. They differ in where their
+observations and forecasts come from and in who carries a move out (`Mover`), not in what is remembered of the rounds before or in
+the rule. Pure but for what the mover does. Sessions of `backend.kind=simulated` keep their plan and have no rounds.
 """
 
 import logging
